@@ -1,4 +1,4 @@
-"""Designs, and numbers that searches start from, on disk: each with the whole spec that it was made for."""
+"""The design cache: designs, and starting points of searches, on disk, each with the spec it was made for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DesignCache:
     """A directory of designs and of numbers for searches, one file each: a digest, the spec, the thing.
 
     A file is used only if it holds the very spec that is asked for, whatever its name says, if its digest
-    fits, and if the mechanism passes the caller's own checks. All others are designed anew, never believed.
+    fits, and if the mechanism passes the caller's own checks. Otherwise the mechanism is designed anew.
 
     Safe under parallel runs: a file appears complete or not at all, and whoever loses a race
     overwrites it with the same bytes. A directory that cannot be written only costs time.

@@ -26,10 +26,21 @@ def count_of(fraction: float, num_clients: int) -> int:
     return math.ceil(fraction * num_clients - 1e-9)
 
 
+def corrupt_and_lost(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> tuple[int, int]:
+    """How many clients of a round are corrupt, and how many drop out, at most.
+
+    >>> corrupt_and_lost(25, corrupt_fraction=0.1, dropout_fraction=0.0)
+    (3, 0)
+    """
+    checked_fraction("corrupt_fraction", corrupt_fraction)
+    checked_fraction("dropout_fraction", dropout_fraction)
+    return count_of(corrupt_fraction, num_clients), count_of(dropout_fraction, num_clients)
+
+
 def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:
-    """Honest clients whose codes are in a sum, at the least; 0 or fewer where the fractions leave none.
+    """The fewest honest clients whose codes are in a sum; 0 or fewer where the fractions leave none.
 
     >>> honest_clients(100, corrupt_fraction=0.1, dropout_fraction=0.05)
     85
     """
-    return num_clients - count_of(corrupt_fraction, num_clients) - count_of(dropout_fraction, num_clients)
+    return num_clients - sum(corrupt_and_lost(num_clients, corrupt_fraction, dropout_fraction))

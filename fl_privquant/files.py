@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -41,7 +42,7 @@ def replace_file(path: Path, write: Callable[[Path], Any], durable: bool = True)
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        _sync_names(path.parent)
+        sync_names(path.parent)
 
 
 def sync_directory(directory: Path) -> None:
@@ -49,7 +50,7 @@ def sync_directory(directory: Path) -> None:
     for path in directory.iterdir():
         if path.is_file():
             _sync(path)
-    _sync_names(directory)
+    sync_names(directory)
 
 
 def _sync(path: Path) -> None:
@@ -57,15 +58,18 @@ def _sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_names(directory: Path) -> None:
+def sync_names(directory: Path) -> None:
     """Put the names in a directory on disk: until then, a power failure could undo a replacement."""
-    # Some file systems cannot, and need not.
-    with contextlib.suppress(OSError):
+    try:
         handle = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError as error:
+        # Some file systems cannot do this for directories, and need not.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+            raise
 
 
 def remove_leftovers(path: Path) -> None:

@@ -1,8 +1,8 @@
 """What an epsilon means: its unit, its view, its neighbours, how it was counted, and what that assumes.
 
-Nothing in this package puts an epsilon before people in another way: a line is ``str()`` of a statement, a
-figure in a sentence is its :attr:`~PrivacyStatement.brief`, and a column of figures stands under a heading
-that :meth:`PrivacyStatement.heading` made.
+This package shows an epsilon to users in these ways only: a line is ``str()`` of a statement, a figure in a
+sentence is its :attr:`~PrivacyStatement.brief`, and a column of figures has a heading that
+:meth:`PrivacyStatement.heading` made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """An (epsilon, delta) that cannot be misread: nothing in this package prints an epsilon without one.
+    """An (epsilon, delta) with all that it means: this package prints no epsilon without it.
 
     Guarantee: with P and Q the laws of all that the adversary sees, for two neighbouring inputs,
     P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper bounds.

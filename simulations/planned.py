@@ -120,9 +120,7 @@ def _counted(
     mechanism: bytes, dimension: int, view: View, norms: Norms, rounds: int, delta: float
 ) -> PrivacyStatement:
     encoder = Mechanism.from_bytes(mechanism).for_dimension(dimension)
-    accountant = Accountant()
-    accountant.add(Release(encoder, dimension, view, norms=norms), rounds)
-    return accountant.statement(delta)
+    return Accountant({Release(encoder, dimension, view, norms=norms): rounds}).statement(delta)
 
 
 def _participants(config: RunConfig) -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 import trustme
 
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.flower.engines.engine import Federation, node_config
+from fl_privquant.flower.engines.engine import Federation
 from tests.preloaded import Preloaded
 
 __all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
@@ -135,7 +135,7 @@ class Superlink:
         )
         self._wait_for(port, "superlink")
         for partition, node_port in enumerate(node_ports):
-            config = node_config(self.federation, partition)
+            config = self.federation.context(run_id=0, node_id=0, partition=partition).node_config
             command = ["flower-supernode", *tls, f"--root-certificates={certificates.authority}"]
             command += ["--superlink", f"{_HOST}:{port}", "--port", str(node_port)]
             command += ["--node-config", _flower_config(config)]

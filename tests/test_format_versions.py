@@ -25,7 +25,8 @@ from fl_privquant.flower.checkpoint import CheckpointError
 from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import ClientRound
 from fl_privquant.secagg.identities import read_known_clients
-from fl_privquant.secagg.messages import Invitation, RoundId, Subset, UnmaskRequest
+from fl_privquant.secagg.messages import Invitation, UnmaskRequest
+from fl_privquant.secagg.wire import RoundId, Subset
 from tests.flower.apps import fedavg
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)

@@ -1,4 +1,4 @@
-"""The accountant: what a client has spent, as a statement with its unit, view, method and assumptions.
+"""The accountant: the total privacy loss of a client, as a statement with unit, view, method and assumptions.
 
 The mechanism says what a release costs. Releases can be counted in several ways: by coordinates (the
 distribution of the privacy loss), by a theorem for this mechanism (a Rényi bound for sums), or by the norm of
@@ -6,16 +6,18 @@ the whole update; each of them in the local view or in the sum. A release to whi
 counted by coordinates. Each way gives a valid total, and a total in the local view also holds for an
 adversary who sees less. The statement gives the smallest total and names the way.
 
-Against the server, which draws the clients of a round, sampling amplifies nothing. Against those who see only
-the models and do not learn who took part, it amplifies a whole round (:mod:`fl_privquant.loss.subsampled`),
-because a client takes part with all coordinates of its update or with none.
+Sampling the clients of a round does not reduce the privacy loss against the server, which draws them. Against
+an adversary who sees only the models and does not learn who took part, it does so for a whole round
+(*amplification*, :mod:`fl_privquant.loss.subsampled`), because a client takes part with all coordinates of
+its update or with none.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -23,7 +25,7 @@ from itertools import product
 
 from fl_privquant import checks
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import (
     Bound,
@@ -40,11 +42,11 @@ from fl_privquant.loss.subsampled import Curve, curve_of, subsampled_loss
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-# Losses and curves that are kept in memory.
+# How many losses and curves are kept in memory.
 _CACHED = 512
-# Where one quick bound is this many times another, it stays the larger one when both are counted in full.
+# If one quick bound is this many times another, it is also the larger one when both are counted in full.
 _FAR = 1.5
-# Coordinates from which on an update far inside its clips is never counted better coordinate by coordinate.
+# An update with so many coordinates, most of them far inside their clip, is not counted by coordinates.
 _MANY = 1000
 _SECURE = "secure randomness on the client"
 _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
@@ -55,10 +57,10 @@ _MODELS = "the adversary sees only the models: the server is trusted, and nobody
 _DRAWN = "clients drawn anew each round, in secret"
 _NOT_CHOSEN = "which kinds of releases there were did not depend on what earlier ones showed"
 _FORGETFUL = "what a client answers, and whether, does not depend on rounds that it took part in before"
-# The share of delta for paths on which further kinds of releases were chosen by what the first ones showed.
+# The additional delta, as a share, for releases whose kind was chosen by what earlier releases showed.
 _CHOSEN_SHARE = 0.01
 _MOST_RATE = 1e5
-# Points at which a round's curve is looked up before it is amplified, in full and for quick bounds.
+# Points at which a round's privacy curve is computed before it is amplified: in full, and for quick bounds.
 _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
 
@@ -66,7 +68,7 @@ _CURVE_POINTS, _QUICK_POINTS = 160, 80
 class Budget:
     """What a client may spend at most over all releases: their total epsilon at this delta.
 
-    With delta 0 losses add up without an allowance (pure differential privacy); at 1e-5, say, the same
+    With delta 0 the largest losses add up (pure differential privacy). With a delta of 1e-5, say, the same
     epsilon lasts for many more releases.
     """
 
@@ -74,11 +76,8 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        epsilon, delta = checks.number("budget", self.epsilon), checks.number("delta", self.delta)
-        if not (epsilon >= 0.0 and 0.0 <= delta < 1.0):
-            raise InvalidSpecError(
-                f"budget: epsilon {self.epsilon}, delta {self.delta}; expected epsilon >= 0, delta in [0, 1)"
-            )
+        checks.inside("budget", self.epsilon, "[0, inf]")
+        checks.inside("budget's delta", self.delta, "[0, 1)")
 
     @property
     def unlimited(self) -> bool:
@@ -105,17 +104,18 @@ class _Way:
 class Accountant:
     """Counts the releases of one client.
 
-    Adding a release is cheap, and so is a statement after each round: losses are cached by mechanism and
-    view, and equal releases are counted together.
+    It begins with ``releases``: single ones, or a mapping of releases to how often each was made. Adding a
+    release is cheap, and so is a statement after each round: losses are cached by mechanism and view, and
+    equal releases are counted together.
 
-    Guarantee: the epsilon of a statement is never below the exact one, for inputs that depend on all that was
-    released before.
+    Guarantee: the epsilon of a statement is never below the exact one, even if the inputs depend on all that
+    was released before.
     Assumes: that every release of the client was added, and that the *kinds* of releases (mechanism,
-    dimension, norms) were not chosen by what earlier ones showed. The second is not needed where delta is 0,
-    or where all kinds are counted as normal pairs: then totals bound every choice. Elsewhere, whoever sees a
-    large loss could go on with the kind that is worse from there on, and delta would be too small (1.9 times
-    in an example of two releases). Statements of several kinds name the assumption; :meth:`check` holds a
-    budget without it.
+    dimension, norms) were not chosen by what earlier releases showed. The second assumption is not needed
+    where delta is 0, or where all kinds are counted as pairs of normal distributions: then totals bound every
+    choice. Elsewhere, whoever sees a large loss could go on with the kind that is worse from there on, and
+    the true delta would be larger than the stated one (1.9 times in an example of two releases). Statements
+    of several kinds name the assumption; :meth:`check` enforces a budget without it.
 
     Examples
     --------
@@ -127,22 +127,14 @@ class Accountant:
     ('client total', 'local', 'pld', True)
     """
 
-    def __init__(self, releases: Iterable[Release] = ()) -> None:
+    def __init__(self, releases: Mapping[Release, int] | Iterable[Release] = ()) -> None:
         self._counts: dict[Release, int] = {}
-        for release in releases:
-            self.add(release)
+        for release, count in Counter(releases).items():
+            self.add(release, count)
 
     def add(self, release: Release, count: int = 1) -> None:
         """Record that a release happened, ``count`` times."""
-        if count < 1:
-            raise InvalidSpecError(f"count: {count} is below 1")
-        self._counts[release] = self._counts.get(release, 0) + count
-
-    def copy(self) -> Accountant:
-        """Another accountant with the same releases, to ask what one more would cost."""
-        other = Accountant()
-        other._counts = dict(self._counts)
-        return other
+        self._counts[release] = self._counts.get(release, 0) + checks.whole("count", count, 1)
 
     @property
     def num_releases(self) -> int:
@@ -160,7 +152,8 @@ class Accountant:
         """Raise BudgetExhaustedError, with what was spent, if one more release would exceed a budget.
 
         This is cheap while much of the budget is left: releases are counted in full only where quick bounds
-        do not decide. ``spent_at`` gives what the error says was spent at a delta, by default this total.
+        do not decide. ``spent_at`` gives the statement at a delta that the error quotes, by default this
+        accountant's total.
 
         ``chosen`` says that somebody who saw the earlier releases may have chosen this one, as a server may.
         Then a budget of (epsilon, delta) bounds all that is released by epsilon and 1.01 delta, whatever is
@@ -170,7 +163,7 @@ class Accountant:
         Rényi filter, which bounds every adaptive choice (Feldman, Zrnic 2021). Or else the largest losses
         must add up to epsilon at most.
         """
-        after = self.copy()
+        after = Accountant(self._counts)
         after.add(release)
         for budget in budgets:
             if budget.unlimited or after._quick(budget, chosen) <= budget.epsilon:
@@ -192,7 +185,7 @@ class Accountant:
             )
 
     def _is_chosen(self, budget: Budget, chosen: bool) -> bool:
-        """Whether the adaptive choice of kinds matters: at delta 0 the largest losses add up anyway."""
+        """Whether an adaptive choice of kinds matters; at delta 0 the largest losses add up anyway."""
         return chosen and budget.delta > 0.0 and len(self._counts) > 1
 
     def _quick(self, budget: Budget, chosen: bool) -> float:
@@ -201,11 +194,11 @@ class Accountant:
         return self.statement(budget.delta, refine=False).epsilon
 
     def _filtered(self, budget: Budget) -> float:
-        """The epsilon that adaptively chosen releases reach, by the rate that the budget determines."""
+        """The epsilon of adaptively chosen releases, by a Rényi filter at a rate that the budget sets."""
         # Half of the share of delta is for infinite losses, which no moment covers.
         log_delta = math.log(_CHOSEN_SHARE / 2.0) + math.log(budget.delta)
         root = math.sqrt(-log_delta)
-        # The best rate for normal losses that use up the budget; any other would be as valid.
+        # The best rate if losses are normal and use up the budget; any other rate would be valid too.
         rate = root / max(math.sqrt(budget.epsilon - log_delta) - root, root / _MOST_RATE)
         parts = [_at_rate(release, count, budget.delta, rate) for release, count in self._counts.items()]
         largest = pure_epsilon(parts)
@@ -250,17 +243,13 @@ def statement_levels(release: Release, rounds: int, delta: float) -> list[Privac
     views = [local] if release.view.is_local else [local, release]
     levels = [coordinate_statement(release.mechanism)]
     levels += [round_statement(seen, delta) for seen in views]
-    for seen in views:
-        accountant = Accountant()
-        accountant.add(seen, rounds)
-        levels.append(accountant.statement(delta))
-    return levels
+    return levels + [Accountant({seen: rounds}).statement(delta) for seen in views]
 
 
 def _smallest(
     releases: list[tuple[Release, int]], delta: float, refine: bool
 ) -> tuple[Bound, tuple[str, ...]]:
-    """The smallest of the totals, over the ways to count, and what it assumes."""
+    """The smallest total over all ways to count, and what it assumes."""
     ways: list[tuple[float, _Way, list[Part], list[str]]] = []
     sums = [False] if all(release.view.is_local for release, _ in releases) else [True, False]
     settled = False
@@ -277,7 +266,7 @@ def _smallest(
         ways.append((quick.epsilon, way, parts, names))
         tight = way == _Way(True, _By.NORM) and math.isfinite(quick.epsilon) and quick.method == "exact"
         settled = settled or (tight and _far_inside(releases))
-    # Of equal totals that of the local view is stated, which assumes less.
+    # Among equal totals the one of the local view is stated, because it assumes less.
     ways.sort(key=lambda counted: counted[1].in_sum)
     least = min(rough for rough, _, _, _ in ways)
     bounds: list[tuple[Bound, tuple[str, ...]]] = []
@@ -300,11 +289,11 @@ def _at_rate(release: Release, count: int, delta: float, rate: float) -> Part:
 
 
 def _far_inside(releases: list[tuple[Release, int]]) -> bool:
-    """Whether all updates have many coordinates, of which their L2 norm lets few be at the clip.
+    """Whether all updates have many coordinates, of which their L2 norm allows only few to be at the clip.
 
-    Counted by coordinates, two such updates would be at least twice as far apart as they can be. Where the
-    count by norms in the sum is exact, counting by coordinates is then never better, and takes long; nor is
-    it in the local view, in which the same two updates are told apart more easily.
+    Counting by coordinates would treat two such updates as at least twice as far apart as they can be. If the
+    count by norms in the sum is exact, counting by coordinates is then never better, and takes long. The same
+    holds for the local view, in which two updates are easier to distinguish than in a sum.
     """
     return all(
         release.dimension >= _MANY
@@ -381,7 +370,7 @@ def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> N
 
 @lru_cache(maxsize=_CACHED)
 def _sampled_loss(release: Release, refine: bool) -> PrivacyLoss | None:
-    """The loss of a round whose clients are drawn in secret; None where that amplifies nothing."""
+    """The loss of a round whose clients are drawn in secret; None where there is no amplification."""
     view = release.view
     if view.sampled is None or view.sampled == 1.0:
         return None
@@ -408,7 +397,6 @@ class _Known:
 
     @classmethod
     def of(cls, release: Release) -> _Known:
-        """The mechanism of a release."""
         return cls(release.fingerprint, release.mechanism)
 
 

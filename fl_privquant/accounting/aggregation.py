@@ -24,7 +24,7 @@ class Aggregation(ABC):
     """How the codes of a round's clients reach the server."""
 
     simulated: ClassVar[str] = ""
-    """Why its view is only simulated, and protects nobody; empty where the server sees no more than that."""
+    """Why the stated view is only simulated, so that nobody is protected; empty if the view is real."""
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
@@ -35,14 +35,14 @@ class Aggregation(ABC):
 
     @abstractmethod
     def adapted(self, mechanism: Mechanism) -> Mechanism:
-        """The mechanism as clients must use it; InvalidSpecError if it cannot serve."""
+        """The mechanism as clients must use it; InvalidSpecError if it does not suit the aggregation."""
 
     def corrupt(self, num_clients: int) -> int:
         """Clients of a round that are counted as colluding with the server."""
         return 0
 
     def lost(self, num_clients: int) -> int:
-        """Clients of a round that may be lost."""
+        """Clients of a round that may drop out."""
         return 0
 
     @property
@@ -146,8 +146,8 @@ class SimulatedSum(_HonestSum):
 class SecureSum(_HonestSum):
     """The server learns the sum of the codes of a round's clients and nothing else.
 
-    Mechanism ``none`` then sends fixed point, as floats cannot be masked: clipped, and rounded at random to a
-    lattice of 20 bits.
+    Floats cannot be masked. So mechanism ``none`` then sends fixed-point numbers: coordinates are clipped,
+    and rounded at random to a lattice of 20 bits.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""An empirical audit: how well an encoder's outputs tell two inputs apart, as a lower bound on epsilon.
+"""An empirical audit: a lower bound on epsilon from how well an encoder's outputs distinguish two inputs.
 
-The encoder is a black box. Many draws for each of a few inputs show which pair of inputs is told apart best,
-and by which set S of outputs; fresh draws for that pair alone then give the bound. If the encoder is
-(epsilon, delta)-private, P(S) <= e^epsilon P'(S) + delta for the output laws P and P' of the two inputs. So
-with P(S) at least p and P'(S) at most p', each up to an error probability by Clopper and Pearson's exact
-binomial intervals,
+The encoder is a black box. Many draws for each of a few inputs show which pair of inputs can be distinguished
+best, and by which set S of outputs. Fresh draws for that pair alone then give the bound. If the encoder is
+(epsilon, delta)-private, P(S) <= e^epsilon P'(S) + delta for the output distributions P and P' of the two
+inputs. Clopper and Pearson's exact binomial intervals give a p that P(S) is at least, and a p' that P'(S) is
+at most, each except for a small error probability. Then
 
     epsilon >= log((p - delta) / p').
 
@@ -40,7 +40,7 @@ _SEARCH = 0.25
 
 @dataclass(frozen=True)
 class EmpiricalBound:
-    """What the attack found; ``lower`` is below the true epsilon with probability at least ``confidence``."""
+    """The result of the attack; ``lower`` is below the true epsilon with at least that ``confidence``."""
 
     lower: float
     claimed_epsilon: float

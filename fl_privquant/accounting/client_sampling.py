@@ -1,11 +1,12 @@
-"""Who is asked in a round: how clients are drawn, how often one may take part, and what privacy gains.
+"""Client sampling: who is asked in a round, how often a client may take part, and what privacy gains by it.
 
 A sampling is a frozen description that strategies, plans and simulations share. It draws from the clients
-that a round could ask, without those that have had their share of rounds. It matters to privacy in two ways:
+that a round could ask, without those that have taken part as often as they may. It matters to privacy in two
+ways:
 
 * **Against the server**, which knows whom it asked, a client pays for the rounds that it takes part in. A
   sampling says how many these are at most (:meth:`ClientSampling.most_rounds`), and a target counts on it.
-  Without a bound it is all rounds: where a few clients are drawn at random, one may be drawn every time.
+  Without such a bound a client is counted for all rounds, because random draws may pick it every time.
 * **Against those who see only the models**, a round whose clients are drawn anew and in secret is amplified
   (:mod:`fl_privquant.loss.subsampled`), at the rate that :meth:`ClientSampling.rate` states.
 
@@ -32,9 +33,9 @@ __all__ = ["ClientSampling", "CohortSampling", "FixedSampling", "PoissonSampling
 _MOST_CLIENTS = 1 << 24
 _CLIENTS = checks.whole_in(1, _MOST_CLIENTS)
 _ROUNDS = checks.whole_in(1, 1 << 20)
-# How many more clients make up for what rounding takes, if a hundredth of them are honest and stay.
+# Among so many successive numbers of clients is the worst one, even if only a hundredth of them are honest.
 _ROUNDING_CLIENTS = 200
-# Numbers of clients that differ by less than this share of the expected one count as the larger.
+# Numbers of clients are rounded up to multiples of this share of the expected number.
 _RATE_STEP = 0.02
 
 
@@ -60,7 +61,7 @@ class ClientSampling(ABC):
 
     @property
     def once_in(self) -> int:
-        """Of how many rounds in a row a client takes part in one at most."""
+        """The length of a row of rounds in which a client takes part at most once."""
         return 1
 
     @property
@@ -88,10 +89,10 @@ class ClientSampling(ABC):
 
     @abstractmethod
     def size(self, population: int) -> int:
-        """Clients that a round needs at least, where the federation has so many; else it is not run."""
+        """The fewest clients with which a round of a federation of that size is run."""
 
     def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
-        """Those of the clients that are asked; none if they are too few for a round."""
+        """The clients that are asked, drawn from these; none if these are too few for a round."""
         size = self.size(population)
         return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
@@ -208,9 +209,10 @@ class PoissonSampling(ClientSampling):
         return super().rate(math.ceil(asked / step) * step, population, aggregation)
 
     def planned_clients(self, population: int, aggregation: Aggregation) -> int:
-        """The number of clients, from ``min_clients`` on, of which the fewest honest ones are counted.
+        """The number of clients, from ``min_clients`` on, with the fewest honest clients.
 
-        Fractions of corrupt and lost clients are rounded up: of 61 clients fewer may count than of 60.
+        Fractions of corrupt and lost clients are rounded up, so that 61 clients may have fewer honest ones
+        than 60 clients.
 
         >>> from fl_privquant.accounting import SecureSum
         >>> PoissonSampling(0.5, min_clients=60).planned_clients(200, SecureSum())
@@ -292,7 +294,7 @@ class CohortSampling(ClientSampling):
 
 
 def _fewest_honest(size: int, aggregation: Aggregation) -> int:
-    """The number of clients, from ``size`` on, of which the fewest honest ones are counted."""
+    """The number of clients, from ``size`` on, with the fewest honest clients."""
     return min(
         range(size, size + _ROUNDING_CLIENTS), key=lambda number: aggregation.view(number).honest_count
     )

@@ -1,4 +1,4 @@
-"""The server's ledger: what it asked of which client, which sum each release was part of, and the worst cost.
+"""The server's ledger: what each client was asked for, who could see it, and the largest privacy loss.
 
 A client that encoded an update has spent privacy even if its reply was lost. So the server counts whom it
 *asked*, before anything is sent, and its count is never below a client's own: each request states how many
@@ -6,11 +6,11 @@ releases of its kind the server has counted for that client, and a client that c
 :mod:`fl_privquant.flower.client_ledger`). By induction over the requests that were answered, every kind of
 release of every client is counted at least as often here as there, whatever was lost on the way.
 
-After a restart a client may have another name. Clients whose names are known keep their own counts, because
-names are not given twice: those that were asked, and those that could have been
-(:meth:`FederationLedger.meet`). Every other client is charged with all that it could have been asked for
-under another name: for each kind of release, the most that any client was asked for, the last time in the
-last round.
+A client is known by its *name*, which is its node id. After a restart of the federation a client may have
+another name. Clients whose names are known keep their own counts, because no name is given twice: those that
+were asked, and those that could have been asked (:meth:`FederationLedger.meet`). Every other client is
+charged with all that it could have been asked for under another name: for each kind of release, the most that
+any client was asked for, and as if the last time had been in the last round.
 
 **Those who see only the models** (:attr:`~fl_privquant.statement.View.sampled`) do not know who took part
 where clients are drawn in secret. Every client is then charged for every round, amplified by the sampling. If
@@ -34,20 +34,20 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-# The id of clients whose names are not known. No node of Flower's has this id.
+# Stands for all clients whose names are not known. No node of Flower's has this id.
 _ANYBODY = 0
-# With more histories than this, each sum counts as the smallest one; if there are then still more than the
-# second number, one history that is worse than all is counted.
+# If clients have more different histories than the first number, each sum is counted as the smallest one. If
+# there are still more than the second number, one history is counted that costs more than all of them.
 _MOST_HISTORIES, _MOST_FLOORED = 4, 32
-# What releases have in common if they differ only in who sees them.
+# All that identifies a release except for its view.
 _Kind = tuple[str, int, Norms]
-# How often a client was asked for what; sorted, so that equal histories are equal.
+# What a client was asked for: numbers of kinds of requests, with how often; sorted, so that they compare.
 _History = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A release in the server's view, and in that of those who see only the models, where it is stated."""
+    """A kind of request: the release in the server's view, and the view of those who see only the models."""
 
     release: Release
     models: View | None = None
@@ -59,12 +59,12 @@ class _Asked:
 
     @property
     def shown(self) -> Release:
-        """The release for those who see only the models; where no view is stated, they know who took part."""
+        """The release for those who see only the models; without a stated view, they know who took part."""
         return self.release.seen(View(sampled=1.0) if self.models is None else self.models)
 
     @property
     def shown_with_names(self) -> Release:
-        """The same, where it is known who took part."""
+        """The release for those who see only the models and also know who took part."""
         return self.release.seen(replace(self.shown.view, sampled=1.0))
 
 
@@ -137,14 +137,14 @@ class FederationLedger:
             self._stated.clear()
 
     def published(self, models: View) -> None:
-        """Note what those who see only the models have of the last release."""
+        """Note what those who see only the models can see of the last release."""
         if self._open is not None:
             honest = None if models.num_honest is None else coarse_count(models.num_honest)
             self._open = replace(self._open, models=replace(models, num_honest=honest))
             self._stated.clear()
 
     def cancel(self) -> None:
-        """Remove the last release, of which nothing was sent to anybody."""
+        """Remove the last release, for which no request was sent."""
         if self._open is not None:
             self._open, self._open_nodes = None, frozenset()
             self._asked.pop()
@@ -179,12 +179,13 @@ class FederationLedger:
         histories = {known.get(node, self._unasked(node)) for node in nodes}
         for counts in self._worst(histories, attrgetter("release" if in_sum else "local")):
             try:
-                _accountant(counts).check(number, planned, [budget])
+                Accountant(counts).check(number, planned, [budget])
             except BudgetExhaustedError:
-                # Counting each sum as the smallest one costs no less, but equal releases compose on one grid,
-                # without what the composition of different ones gives away. Plans are counted in this way.
+                # Counting each sum as the smallest one never costs less in truth. But equal releases compose
+                # without the rounding that different ones need, so the bound may be smaller. Plans are
+                # counted in this way.
                 smallest = _smallest_sums([*counts, planned])
-                floored = _accountant(_floored(counts, smallest))
+                floored = Accountant(_floored(counts, smallest))
                 # The error states what the whole run has cost, not the counts of these clients.
                 least = _at_least(planned, smallest)
                 floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum))
@@ -232,7 +233,7 @@ class FederationLedger:
     def _worst_statement(
         self, seen_by: Callable[[_Asked], Release], delta: float, refine: bool
     ) -> PrivacyStatement:
-        # Clients that were asked under no name that is known now were asked under another one: counted there.
+        # Clients without a known name were asked under another name, whose history is among these.
         worst = self._worst(set(self._all().values()), seen_by)
         costs = [_least_statement(counts, delta, refine) for counts in worst]
         return max(costs, key=lambda statement: statement.epsilon)
@@ -355,10 +356,10 @@ class FederationLedger:
         return () if node in self._met else self._before
 
     def _most(self, histories: Iterable[_History]) -> _History:
-        """A history that costs as much as each of them.
+        """A history that costs at least as much as each of these.
 
-        For each kind of release, whoever saw it, the most that any client was asked for: in the views that it
-        was seen in or, where these are many, each time as if the sum had been the smallest one.
+        For each release, whatever its view, it has the most that any client was asked for: in the views that
+        occurred or, if their counts exceed that number, each time with the smallest sum.
         """
         most: Counter[int] = Counter()
         totals: dict[tuple[_Kind, bool], int] = {}
@@ -378,13 +379,13 @@ class FederationLedger:
         return _history(merged.items())
 
     def _sort(self, at: int) -> tuple[_Kind, bool]:
-        """What a kind is of: the release, and whether the server saw a sum only."""
+        """The release of a kind without its view, and whether the server saw more than a sum."""
         release = self._kinds[at].release
         return release.kind, release.view.is_local
 
     @staticmethod
     def _worst_of(kinds: list[_Asked]) -> _Asked:
-        """Of one release in several views, what is no better than each: the smallest sums."""
+        """For one release in several views, the view that costs the most: that of the smallest sums."""
         smallest = min((asked.release for asked in kinds), key=lambda release: release.view.honest_count)
         honest = min(asked.shown.view.honest_count for asked in kinds)
         return _Asked(smallest, View(honest if honest > 1 else None, sampled=1.0))
@@ -392,8 +393,8 @@ class FederationLedger:
     def _worst(
         self, histories: set[_History], seen_by: Callable[[_Asked], Release]
     ) -> list[dict[Release, int]]:
-        """Counts of each kind such that every client's cost at most as much as one of them."""
-        # In a fixed order, so that a refusal names the same client's ε in every process.
+        """A few counts of releases, such that the history of every client costs at most as much as one."""
+        # In a fixed order, so that a refusal states the same ε in every process.
         distinct = dict.fromkeys(self._seen(history, seen_by) for history in sorted(histories))
         worst = _maximal(distinct, _MOST_HISTORIES)
         if worst is None:
@@ -412,7 +413,7 @@ class FederationLedger:
     def _seen(
         self, history: _History, seen_by: Callable[[_Asked], Release]
     ) -> frozenset[tuple[Release, int]]:
-        """A history as one of the views has it."""
+        """The releases of a history as an adversary sees them, with how often each was made."""
         counts: Counter[Release] = Counter()
         for at, count in history:
             counts[seen_by(self._kinds[at])] += count
@@ -435,24 +436,17 @@ def _models_view(num_honest: int | None, sampled: float | None) -> View | None:
 
 
 def _least_statement(counts: Mapping[Release, int], delta: float, refine: bool) -> PrivacyStatement:
-    """What the counts cost: with their own sums, or each as if it had been the smallest of its kind.
+    """What these releases cost, either with their own sums or with the smallest sum of each kind.
 
     Both are upper bounds, and the smaller one is stated (see :meth:`FederationLedger.check`).
     """
     ways = {frozenset(way.items()) for way in (counts, _floored(counts, _smallest_sums(counts)))}
-    stated = [_accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
+    stated = [Accountant(dict(way)).statement(delta, Unit.TOTAL, refine) for way in ways]
     return min(stated, key=lambda statement: statement.epsilon)
 
 
-def _accountant(counts: Mapping[Release, int]) -> Accountant:
-    accountant = Accountant()
-    for release, count in counts.items():
-        accountant.add(release, count)
-    return accountant
-
-
 def _in_sum(num_honest: int) -> View:
-    """The view of a sum, its honest clients rounded down so that few different numbers occur."""
+    """The view of a sum; the number of honest clients is rounded down, so that few numbers occur."""
     return View(coarse_count(max(num_honest, 1)))
 
 

@@ -1,22 +1,26 @@
 """The joint choice of bits and kept coordinates: fewest bytes for an error, or least error for a size.
 
-With k of d rotated coordinates kept, the squared error of the mean of equal updates at the L2 clip is, in
-units of a central Gaussian's error, E(b, k) + (d / k - 1) s: the error of the mechanism with b bits for k
-coordinates, and what is lost with those that are not sent, s being the squared norm over the error of a
-central Gaussian (and a little more, by the clip of the kept norm:
-:func:`~fl_privquant.design.spread.error_of_kept`). A client sends k times the width of the sum. With more
-bits the mechanism errs less, so that fewer coordinates are enough, but the sums are wider.
+Errors are measured in units of the error of a *central Gaussian*: a trusted server that adds normal noise to
+the mean. If k of d rotated coordinates are kept, and all updates are equal and at the L2 clip, the squared
+error of their mean is
 
-Mechanisms that estimate their error and width (:meth:`~fl_privquant.mechanisms.registry.Spec.estimate`) are
-compared by that. What was chosen is designed and certified, and k is moved until the certified plan keeps to
-what was asked for: no estimate is ever stated.
+    E(b, k) + (d / k - 1) s.
+
+E(b, k) is the error of the mechanism with b bits for k coordinates. The rest is what is lost with coordinates
+that are not sent; s is the squared norm of an update over the error of a central Gaussian. (The clip of the
+kept norm adds a little: :func:`~fl_privquant.design.spread.error_of_kept`.) A client sends k times as many
+bits as the sum of a coordinate takes. With more bits the mechanism has less error, so that fewer coordinates
+are enough, but their sums are wider.
+
+Mechanisms that can estimate their error and width (:meth:`~fl_privquant.mechanisms.registry.Spec.estimate`)
+are compared by these estimates. What was chosen is then designed and certified, and k is changed until the
+certified plan keeps to what was asked for. No estimate is ever stated as a result.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,22 +30,22 @@ from fl_privquant.mechanisms.wish import Estimate
 if TYPE_CHECKING:
     from fl_privquant.accounting.target import Plan
 
-# Plans that are made for one number of bits, at the most.
+# The most plans that are made for one number of bits.
 _MOST_STEPS = 5
-# Estimates that a number of coordinates is found by; the error is nearly a straight line in d / k.
+# The most estimates for one number of bits; few are enough, as the error is nearly a straight line in d / k.
 _MOST_ESTIMATES = 4
-# What certificates give away beside the estimate, in units of the central error.
+# By how much a certified error may exceed its estimate, in units of the central error.
 _ROOM = 0.003
-# A plan this close to what was asked for, as a share, is not improved on.
+# A plan that reaches this share of what was asked for is not improved further.
 _CLOSE = 0.98
 _BYTES = 1000
-# Bits of a sum of integer noise, about, where a mechanism does not say.
+# Typical bits of a sum of integer noise, for mechanisms that give no estimate.
 _USUAL_WIDTH = 16
 
 
 @dataclass(frozen=True)
 class _Guess:
-    """Bits and kept coordinates; about their error over a central Gaussian's, and their width in the sum."""
+    """Bits and kept coordinates, with their estimated error over a central Gaussian's and width in a sum."""
 
     bits: int
     kept: int
@@ -49,8 +53,8 @@ class _Guess:
     sum_bits: float
 
 
-def _silent(doing: str) -> None:
-    """Tell nobody what is being done."""
+_Wanted = Callable[[int, Estimate, Estimate], int]
+"""A better number of kept coordinates, from a number with its estimate and the estimate for all of them."""
 
 
 @dataclass(frozen=True)
@@ -66,100 +70,65 @@ class JointSearch:
     """Makes the certified plan with at most so many bits and so many coordinates, None for all of them."""
     estimated: Callable[[int, int], Estimate | None]
     """Estimates that plan; None where the mechanism has no estimate."""
-    progress: Callable[[str], None] = _silent
+    progress: Callable[[str], None]
     """Called with what is being designed and certified."""
 
-    def fewest_bytes(self, most_error: float) -> Plan:
-        """The plan with the fewest bytes whose error is at most so many central Gaussians'."""
-        guesses = self._guesses_for_error(most_error)
-        guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
-        for guess in guesses[:-1]:
-            # An estimate may promise a little more than a certificate holds.
-            with contextlib.suppress(InfeasibleDesignError):
-                return self._fewest_kept(guess, most_error)
-        return self._fewest_kept(guesses[-1], most_error)
+    def within_error(self, most_error: float) -> Iterator[Plan]:
+        """For each number of bits the plan of the fewest bytes with at most that error, the best first.
 
-    def least_error(self, most_kilobytes: float) -> Plan:
-        """The plan with the least error of which a client sends at most so many kilobytes in a round."""
-        guesses = self._guesses_for_size(most_kilobytes)
-        best = min(guesses, key=lambda guess: guess.ratio)
-        return self._within_size(best, most_kilobytes)
-
-    def each_for_error(self, most_error: float) -> list[Plan]:
-        """The plan with the fewest bytes for each number of bits that reaches the error."""
-        guesses = self._guesses_for_error(most_error)
-        return self._reached(lambda guess: self._fewest_kept(guess, most_error), guesses)
-
-    def each_for_size(self, most_kilobytes: float) -> list[Plan]:
-        """The plan with the least error within that size, for each number of bits."""
-        guesses = self._guesses_for_size(most_kilobytes)
-        return self._reached(lambda guess: self._within_size(guess, most_kilobytes), guesses)
-
-    def _reached(self, plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> list[Plan]:
-        plans: list[Plan] = []
-        reason: InfeasibleDesignError | None = None
-        for guess in guesses:
-            try:
-                plans.append(plan(guess))
-            except InfeasibleDesignError as error:
-                reason = error
-        if reason is not None and not plans:
-            raise reason
-        return plans
-
-    def _guesses(self, guess: Callable[[int], _Guess | None], unknown: float) -> list[_Guess]:
-        """One for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
-        guesses = [guessed for bits in range(1, self.most_bits + 1) if (guessed := guess(bits))]
-        kept = min(max(int(unknown), 1), self.dimension)
-        return guesses or [_Guess(self.most_bits, kept, math.nan, math.nan)]
-
-    def _guesses_for_error(self, most_error: float) -> list[_Guess]:
-        # As if a mechanism had the error of a central Gaussian.
+        The error is in units of a central Gaussian's, and the order is that of the estimates. Raises
+        InfeasibleDesignError if no number of bits reaches it.
+        """
+        # Without an estimate, as if the mechanism had the error of a central Gaussian.
         unknown = self.dimension / (1.0 + max(most_error - 1.0, 0.0) / self.signal)
-        return self._guesses(lambda bits: self._for_error(bits, most_error), unknown)
 
-    def _guesses_for_size(self, most_kilobytes: float) -> list[_Guess]:
+        def enough(kept: int, estimate: Estimate, every: Estimate) -> int:
+            # But for a constant, the error of the mechanism is proportional to 1 / k, or falls more slowly.
+            own = (estimate.ratio_to_central - every.ratio_to_central) * kept
+            room = most_error - _ROOM - every.ratio_to_central + self.signal
+            return math.ceil((own + self.dimension * self.signal) / room) if room > 0.0 else self.dimension
+
+        guesses = self._guesses(enough, 0.005, unknown)
+        guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
+        return _feasible(lambda guess: self._fewest_kept(guess, most_error), guesses)
+
+    def within_size(self, most_kilobytes: float) -> Iterator[Plan]:
+        """For each number of bits the plan of the least error with at most that size, the best first.
+
+        The size is what a client sends in a round, and the order is that of the estimates. Raises
+        InfeasibleDesignError if no number of bits fits.
+        """
         unknown = 8 * _BYTES * most_kilobytes / _USUAL_WIDTH
-        return self._guesses(lambda bits: self._for_size(bits, most_kilobytes), unknown)
 
-    def _ratio(self, estimate: Estimate, kept: float) -> float:
-        return estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal
+        def fitting(kept: int, estimate: Estimate, every: Estimate) -> int:
+            return int(8 * _BYTES * most_kilobytes / estimate.sum_bits)
 
-    def _for_error(self, bits: int, most_error: float) -> _Guess | None:
-        """How many coordinates are enough, about."""
-        dimension, lost = self.dimension, self.dimension * self.signal
-        every = self.estimated(bits, dimension)
+        guesses = self._guesses(fitting, 0.0, unknown)
+        guesses.sort(key=lambda guess: guess.ratio)
+        return _feasible(lambda guess: self._most_kept(guess, most_kilobytes), guesses)
+
+    def _guesses(self, wanted: _Wanted, tolerance: float, unknown: float) -> list[_Guess]:
+        """A guess for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
+        guesses = [self._guess(bits, wanted, tolerance) for bits in range(1, self.most_bits + 1)]
+        kept = min(max(int(unknown), 1), self.dimension)
+        return [guess for guess in guesses if guess is not None] or [
+            _Guess(self.most_bits, kept, math.nan, math.nan)
+        ]
+
+    def _guess(self, bits: int, wanted: _Wanted, tolerance: float) -> _Guess | None:
+        """Coordinates to keep with that many bits, from the estimate for all and those for better guesses."""
+        kept, every = self.dimension, self.estimated(bits, self.dimension)
         if every is None:
             return None
-        kept, estimate, aim = dimension, every, most_error - _ROOM
+        estimate = every
         for _ in range(_MOST_ESTIMATES):
-            # Beside a constant, the error of the mechanism is in proportion to 1 / k, or falls more slowly.
-            own = (estimate.ratio_to_central - every.ratio_to_central) * kept
-            room = aim - every.ratio_to_central + self.signal
-            wanted = math.ceil((own + lost) / room) if room > 0.0 else dimension
-            wanted = min(max(wanted, 1), dimension)
-            if abs(wanted - kept) <= 0.005 * kept:
-                break
-            estimated = self.estimated(bits, wanted)
+            better = min(max(wanted(kept, estimate, every), 1), self.dimension)
+            estimated = None if abs(better - kept) <= tolerance * kept else self.estimated(bits, better)
             if estimated is None:
                 break
-            kept, estimate = wanted, estimated
-        return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
-
-    def _for_size(self, bits: int, most_kilobytes: float) -> _Guess | None:
-        """How many coordinates fit, about."""
-        kept, estimate = self.dimension, self.estimated(bits, self.dimension)
-        for _ in range(_MOST_ESTIMATES):
-            if estimate is None:
-                return None
-            fitting = int(8 * _BYTES * most_kilobytes / estimate.sum_bits)
-            wanted = min(max(fitting, 1), self.dimension)
-            if wanted == kept:
-                break
-            kept, estimate = wanted, self.estimated(bits, wanted)
-        if estimate is None:
-            return None
-        return _Guess(bits, kept, self._ratio(estimate, kept), estimate.sum_bits)
+            kept, estimate = better, estimated
+        ratio = estimate.ratio_to_central + (self.dimension / kept - 1.0) * self.signal
+        return _Guess(bits, kept, ratio, estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
         self.progress(f"{bits} of {self.most_bits} bits, {kept} coordinates")
@@ -191,7 +160,7 @@ class JointSearch:
             )
         return best
 
-    def _within_size(self, guess: _Guess, most_kilobytes: float) -> Plan:
+    def _most_kept(self, guess: _Guess, most_kilobytes: float) -> Plan:
         """The certified plan of at most that size, with as many coordinates as fit, from a guess."""
         kept, too_many, best = guess.kept, self.dimension + 1, None
         for _ in range(_MOST_STEPS):
@@ -210,6 +179,20 @@ class JointSearch:
             f"most_kilobytes: {most_kilobytes:g} kB are too few for a coordinate of "
             f"{plan.encoding.mechanism.name}; allow more"
         )
+
+
+def _feasible(plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> Iterator[Plan]:
+    """The plans that can be made; an estimate may promise a little more than a certified plan holds."""
+    failures: list[InfeasibleDesignError] = []
+    for guess in guesses:
+        try:
+            feasible = plan(guess)
+        except InfeasibleDesignError as error:
+            failures.append(error)
+        else:
+            yield feasible
+    if len(failures) == len(guesses):
+        raise failures[-1]
 
 
 def _ratio_of(plan: Plan) -> float:

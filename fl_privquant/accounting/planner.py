@@ -1,19 +1,21 @@
 """The planner: which designs meet a privacy target for a whole run, and what error and traffic they have.
 
-A mechanism that knows how to meet a target, such as those for secure sums of updates of bounded L2 norm,
-proposes its best design for it, with a clip of its own unless one is given. For the others the largest
-epsilon of a coordinate is searched for with which the accountant's statement, in the wanted unit and view,
-stays within the target; these designs are taken from a fixed geometric grid of epsilons, so that plans share
-them through the design cache.
+Some mechanisms can design themselves for a target, such as those for secure sums of updates of bounded L2
+norm. They propose their best design, and choose the coordinate clip unless one is given. For the others, the
+planner searches for the largest epsilon of a coordinate with which the accountant's statement, in the wanted
+unit and view, stays within the target. These designs are taken from a fixed geometric grid of epsilons, so
+that plans share them through the design cache.
 
-Designs are ranked by their error. Updates that are clipped to an L2 norm are rotated, and errors are those of
-updates at the norm bound that are the same for all clients, what the coordinate clip cuts off included.
+Designs are ranked by their error. Updates that are clipped to an L2 norm are rotated. Errors are then stated
+for updates that are at the L2 clip and the same for all clients, and include the distortion by the coordinate
+clip.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -32,7 +34,7 @@ from fl_privquant.statement import PrivacyStatement, Unit
 _RATIO = 1.02
 _LEAST_EPSILON, _MOST_EPSILON = 0.01, 16.0
 _LOWEST = round(math.log(_LEAST_EPSILON, _RATIO))
-# Where a quick bound is this many times the target, or the other way round, it is good enough.
+# A quick bound that differs from the target by more than this factor need not be counted in full.
 _FAR = 1.6
 # Largest epsilon on the grid: a mechanism for whole updates may spend as much as all coordinates together.
 _MOST_OF_A_ROUND = 1024.0
@@ -41,10 +43,9 @@ _MOST_OF_A_ROUND = 1024.0
 def run_statement(wish: Wish, mechanism: Mechanism, refine: bool = True) -> PrivacyStatement:
     """What the run costs with a mechanism, in the unit of its target; see :meth:`Accountant.statement`."""
     dimension = 1 if wish.unit is Unit.COORDINATE else wish.dimension
-    accountant = Accountant()
     release = Release(mechanism, dimension, wish.view, norms=wish.norms)
-    accountant.add(release, wish.rounds if wish.unit is Unit.TOTAL else 1)
-    return accountant.statement(wish.delta, wish.unit, refine)
+    rounds = wish.rounds if wish.unit is Unit.TOTAL else 1
+    return Accountant({release: rounds}).statement(wish.delta, wish.unit, refine)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class PlannedDesign:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to change where no design meets the target; None for a change that would not help."""
+    """What to change if no design meets the target; None for a change that would not help."""
 
     least: PrivacyStatement
     rounds: int | None
@@ -131,7 +132,7 @@ def plan(
 
     @lru_cache(maxsize=1)
     def scout() -> _Search:
-        # This one is designed at once, and its cost is near those of the others: it tells where to search.
+        # A mechanism that is designed at once, and costs about as much as the others: a start for searches.
         return _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
 
     designs: list[PlannedDesign] = []
@@ -218,7 +219,7 @@ class _Search:
 
     def largest(self, start: int) -> int | None:
         """The largest grid point that meets the target, from a guess; None if none does."""
-        # One point meets the target and one misses it; both start just outside the grid.
+        # The grid point ``low`` meets the target and ``high`` misses it; both start just outside the grid.
         low, high = _LOWEST - 1, self.highest + 1
         index, guided = min(max(start, _LOWEST), self.highest), True
         while high - low > 1:
@@ -316,9 +317,13 @@ def _advice(wish: Wish) -> Advice:
     def meets(changed: Wish) -> bool:
         return run_statement(changed, mechanism, refine=False).epsilon <= wish.epsilon
 
+    def too_many(rounds: int) -> bool:
+        return not meets(dataclasses.replace(wish, rounds=rounds))
+
     rounds = None
     if wish.unit is Unit.TOTAL and wish.rounds > 1:
-        rounds = _last(lambda number: meets(dataclasses.replace(wish, rounds=number)), wish.rounds)
+        # The number of entries of 1, 2, ..., rounds that come before the first that is too large.
+        rounds = bisect_left(range(1, wish.rounds + 1), True, key=too_many) or None
     clients = None
     if wish.in_sum:
         clients = _first(
@@ -329,19 +334,8 @@ def _advice(wish: Wish) -> Advice:
     return Advice(least, rounds, clients)
 
 
-def _last(holds: Callable[[int], bool], most: int) -> int | None:
-    """The largest number from 1 to ``most`` for which it holds, if it holds up to some number."""
-    if not holds(1):
-        return None
-    low, high = 1, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The smallest number above ``least``, to some percent, for which it holds, if there is one."""
+    """The smallest number above ``least`` for which it holds, to within some percent; None without one."""
     low, high = least, 2 * least
     while not holds(high):
         if high >= most:

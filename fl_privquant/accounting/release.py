@@ -1,4 +1,8 @@
-"""Releases: one update, encoded once, and who saw it, apart from how its cost is counted."""
+"""Releases: what left a client in a round, and who could see it.
+
+A release is a plain description. What releases cost together is computed from these descriptions by the
+accountant (:mod:`fl_privquant.accounting.accountant`).
+"""
 
 from __future__ import annotations
 
@@ -19,32 +23,26 @@ _NO_NORM = "-"
 
 
 def fingerprint(blob: bytes) -> str:
-    """The fingerprint of a mechanism's bytes: 32 hexadecimal digits."""
+    """The fingerprint of a mechanism: 32 hexadecimal digits of the SHA-256 of its bytes."""
     return hashlib.sha256(blob).hexdigest()[:32]
 
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One client's update, encoded once: all that leaves the client in one round.
+    """One encoded update of one client, which is all that leaves the client in a round.
 
-    Releases are equal if they cost the same: the same mechanism, dimension, view and norms.
-
-    Parameters
-    ----------
-    mechanism
-        The mechanism that encoded the update, made for the dimension if it depends on it.
-    dimension
-        Number of coordinates.
-    view
-        What the adversary sees.
-    norms
-        Norms that updates were clipped to before they were encoded, in units of the coordinate clip.
+    Two releases are equal if all that their privacy loss depends on is equal: mechanism, dimension, view and
+    norms.
     """
 
     mechanism: Mechanism
+    """The mechanism that encoded the update. One that depends on the dimension is adapted to it here."""
     dimension: int
+    """Number of coordinates."""
     view: View = LOCAL
+    """What the adversary sees of the release."""
     norms: Norms = NO_NORMS
+    """The norms that updates were clipped to before they were encoded, in units of the coordinate clip."""
 
     def __post_init__(self) -> None:
         checks.whole("dimension", self.dimension, 1, _MOST_COORDINATES)
@@ -52,17 +50,15 @@ class Release:
 
     @cached_property
     def blob(self) -> bytes:
-        """The mechanism's bytes."""
         return self.mechanism.to_bytes()
 
     @cached_property
     def fingerprint(self) -> str:
-        """The fingerprint of the mechanism."""
         return fingerprint(self.blob)
 
     @cached_property
     def kind(self) -> tuple[str, int, Norms]:
-        """Equal for releases that differ at most in who sees them."""
+        """All that identifies a release except for its view: fingerprint, dimension and norms."""
         return (self.fingerprint, self.dimension, self.norms)
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +78,9 @@ class Release:
 
     @cached_property
     def text(self) -> str:
-        """The release without its view in one line, exactly; the mechanism is named by its fingerprint.
+        """The release without its view as a line of text: fingerprint, dimension, L2 norm and L1 norm.
+
+        Norms are written as hexadecimal floats, which are exact, and as ``-`` where there is none.
 
         >>> import fl_privquant as pq
         >>> Release(pq.design("one_bit", epsilon=0.5), 10, norms=Norms(l2=2.0)).text.split()[1:]
@@ -93,12 +91,12 @@ class Release:
 
     @classmethod
     def from_text(cls, text: str, mechanisms: Mapping[str, Mechanism], view: View = LOCAL) -> Release:
-        """The release that :attr:`text` describes, with its mechanism found by fingerprint."""
+        """The release that :attr:`text` describes; its mechanism is looked up by the fingerprint."""
         name, dimension, *bounds = text.split(" ")
         if name not in mechanisms or len(bounds) != len(dataclasses.fields(Norms)):
-            raise InvalidSpecError(f"ledger: {one_line(text)!r} is no release of a known mechanism")
+            raise InvalidSpecError(f"ledger: {one_line(text)!r} is not a release of a known mechanism")
         l2, l1 = (None if bound == _NO_NORM else float.fromhex(bound) for bound in bounds)
         release = cls(mechanisms[name], int(dimension), view, Norms(l2, l1))
         if release.fingerprint != name:
-            raise InvalidSpecError(f"ledger: mechanism {name} is not the one that its fingerprint says")
+            raise InvalidSpecError(f"ledger: the bytes of mechanism {name} do not have that fingerprint")
         return release

@@ -4,10 +4,10 @@ It keeps the mechanisms themselves and the view of each release, so that the acc
 a budget bounds that total. A release is on the disk before it may leave the client: after a crash in between,
 the ledger counts too much, never too little.
 
-The file has one JSON object a line: mechanisms by fingerprint, releases in order. Each line carries a hash of
-all lines before it, so that a line that was changed or taken out is found.
+The file has one JSON object per line: mechanisms by fingerprint, and releases in order. Each line carries a
+hash of all lines before it, so that a line that was changed or taken out is found.
 
-**The head.** A file whose last lines were cut off looks complete. So a second file beside it,
+**The head.** A file whose last lines were cut off looks complete. So a second file beside it, the *head*
 ``<name>.head``, says how many lines there are, and the hash of the last. The order of writing makes every
 crash harmless: first the line is on the disk, then the head is replaced as a whole, and only then may the
 release leave. After a crash in between, the ledger is longer than its head by a release that never left, and
@@ -21,6 +21,7 @@ disks, backups and other accidents, and not against somebody who controls the di
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ from typing import Any, Self, TextIO
 from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import LedgerDamagedError, one_line, other_version
+from fl_privquant.files import remove_leftovers, replace_file, sync_names
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
@@ -40,17 +42,6 @@ from fl_privquant.statement import PrivacyStatement, View
 _VERSION = 1
 _HEAD_SUFFIX = ".head"
 _NOTHING_MORE = "what was spent is not known, so nothing more may be"
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One line of the file: its content, and the hash of it and of all lines before."""
-
-    content: dict[str, Any]
-    chain: str
-
-    def line(self) -> str:
-        return json.dumps({**self.content, "chain": self.chain}, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
@@ -77,16 +68,9 @@ class _Head:
             ) from error
 
     def write(self, ledger: Path) -> None:
-        """Replace the head as a whole, and have it on the disk when this returns."""
-        path = _head_path(ledger)
-        new = path.with_name(path.name + ".new")
-        with new.open("w") as file:
-            file.write(json.dumps(asdict(self), sort_keys=True) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        # The names of both files, too, must survive a loss of power.
-        _sync(ledger.parent)
+        """Replace the head as a whole; it, and the names of both files, are on the disk when this returns."""
+        text = json.dumps(asdict(self), sort_keys=True) + "\n"
+        replace_file(_head_path(ledger), lambda file: file.write_text(text))
 
 
 class SpendingLedger:
@@ -118,7 +102,13 @@ class SpendingLedger:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._threads = threading.RLock()
-        self._reset()
+        # The complete lines that were read or written so far, and the hash that each of them carries.
+        self._text = ""
+        self._chain: list[str] = []
+        self._mechanisms: dict[str, Mechanism] = {}
+        self._rounds: list[int] = []
+        self._rounds_of_runs: dict[int | None, list[int]] = {}
+        self._accountant = Accountant()
         if self.path is not None:
             with _reported(self.path):
                 # The head first: a ledger that grows in between is longer than it, which is fine.
@@ -168,20 +158,22 @@ class SpendingLedger:
         with self._locked():
             check(self._rounds_of_runs.get(run, []))
             self._accountant.check(number, release, budgets, chosen=True)
-            entries = self._entries_of(number, release, run)
-            self._write(entries)
-            for entry in entries:
-                self._take(entry)
+            lines = self._lines_of(number, release, run)
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(lines)
+                    file.flush()
+                    os.fsync(file.fileno())
+            self._load(lines)
             self._write_head()
 
-    def _entries_of(self, number: int, release: Release, run: int | None) -> list[_Entry]:
-        """The lines that a release adds."""
+    def _lines_of(self, number: int, release: Release, run: int | None) -> str:
+        """The lines that a release adds to the file."""
         contents: list[dict[str, Any]] = []
-        if not self._entries:
+        if not self._chain:
             contents.append({"version": _VERSION})
         if release.fingerprint not in self._mechanisms:
-            blob = release.blob.hex()
-            contents.append({"mechanism": release.fingerprint, "bytes": blob})
+            contents.append({"mechanism": release.fingerprint, "bytes": release.blob.hex()})
         contents.append(
             {
                 "round": number,
@@ -192,21 +184,15 @@ class SpendingLedger:
             }
             | ({} if run is None else {"run": run})
         )
-        entries: list[_Entry] = []
-        chain = self._chain
+        lines, last = "", self._last_hash
         for content in contents:
-            chain = _hash(chain, content)
-            entries.append(_Entry(content, chain))
-        return entries
+            last = _hash(last, content)
+            lines += json.dumps({**content, "chain": last}, sort_keys=True) + "\n"
+        return lines
 
-    def _reset(self) -> None:
-        self._entries: list[_Entry] = []
-        self._text = ""
-        self._mechanisms: dict[str, Mechanism] = {}
-        self._rounds: list[int] = []
-        self._rounds_of_runs: dict[int | None, list[int]] = {}
-        self._accountant = Accountant()
-        self._chain = ""
+    @property
+    def _last_hash(self) -> str:
+        return self._chain[-1] if self._chain else ""
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -217,17 +203,14 @@ class SpendingLedger:
             return
         with _reported(self.path), self._threads, self._open_locked() as file:
             text = file.read()
-            known = self._text
-            if not text.startswith(known):
+            if not text.startswith(self._text):
                 raise LedgerDamagedError(
                     f"ledger {self.path}: what was in it is gone; {_NOTHING_MORE}; put back the file that "
                     f"this process has written to"
                 )
-            if text != known:
-                self._reset()
-                self._load(text)
+            self._load(text[len(self._text) :])
             head = _Head.read(self.path)
-            if head is None and not self._entries:
+            if head is None and not self._chain:
                 # Before the first line, so that no ledger ever has lines and no head.
                 self._write_head()
             else:
@@ -239,75 +222,66 @@ class SpendingLedger:
 
     @contextlib.contextmanager
     def _open_locked(self) -> Iterator[TextIO]:
-        # Not on every system, and needed for files only.
-        import fcntl
-
         assert self.path is not None
         folder = self.path.parent
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            _sync(folder.parent)
+            sync_names(folder.parent)
         with self.path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            remove_leftovers(_head_path(self.path))
             file.seek(0)
             yield file
 
-    def _write(self, entries: list[_Entry]) -> None:
-        if self.path is None:
-            return
-        with self.path.open("a") as file:
-            file.write("".join(entry.line() for entry in entries))
-            file.flush()
-            os.fsync(file.fileno())
-
     def _write_head(self) -> None:
         if self.path is not None:
-            _Head(len(self._entries), len(self._rounds), self._chain).write(self.path)
+            _Head(len(self._chain), len(self._rounds), self._last_hash).write(self.path)
 
     def _check_head(self, head: _Head | None) -> None:
         """Raise LedgerDamagedError if lines are missing that the head knows of."""
         assert self.path is not None
         advice = _advice(self.path)
         if head is None:
-            if self._entries:
+            if self._chain:
                 raise LedgerDamagedError(f"ledger {self.path}: its head is gone; {_NOTHING_MORE}; {advice}")
-        elif head.lines > len(self._entries):
+        elif head.lines > len(self._chain):
             missing = head.releases - len(self._rounds)
             raise LedgerDamagedError(
-                f"ledger {self.path}: {len(self._entries)} of {head.lines} lines are left, {missing} "
+                f"ledger {self.path}: {len(self._chain)} of {head.lines} lines are left, {missing} "
                 f"releases are missing; {_NOTHING_MORE}; {advice}"
             )
-        elif head.chain != (self._entries[head.lines - 1].chain if head.lines else ""):
+        elif head.chain != (self._chain[head.lines - 1] if head.lines else ""):
             raise LedgerDamagedError(
                 f"ledger {self.path}: it is not the file that its head belongs to; {_NOTHING_MORE}; {advice}"
             )
 
     def _load(self, text: str) -> None:
-        complete = text[: text.rfind("\n") + 1]
-        for number, line in enumerate(complete.splitlines(), start=1):
+        """Take further lines of the file, which this or another process wrote; a last part of one is left."""
+        for line in text[: text.rfind("\n") + 1].splitlines(keepends=True):
             try:
                 content = json.loads(line)
                 chain = content.pop("chain")
-                if chain != _hash(self._chain, content):
+                if chain != _hash(self._last_hash, content):
                     raise ValueError("it, or a line before it, was changed")
-                self._take(_Entry(content, chain))
+                self._take(content)
             except LedgerDamagedError:
                 raise
             except Exception as error:  # any error: the content of the file is not known
                 raise LedgerDamagedError(
-                    f"ledger {self.path}: line {number} cannot be relied on ({one_line(error)}); "
-                    f"{_NOTHING_MORE}; restore it and its head from a backup"
+                    f"ledger {self.path}: line {len(self._chain) + 1} cannot be relied on "
+                    f"({one_line(error)}); {_NOTHING_MORE}; restore it and its head from a backup"
                 ) from error
+            self._text += line
+            self._chain.append(chain)
 
-    def _take(self, entry: _Entry) -> None:
-        content = entry.content
+    def _take(self, content: dict[str, Any]) -> None:
         if "version" in content:
             if content["version"] != _VERSION:
                 advice = f"{_NOTHING_MORE}; install the fl-privquant that wrote it"
                 raise LedgerDamagedError(
                     other_version(f"ledger {self.path}", content["version"], _VERSION, advice)
                 )
-        elif not self._entries:
+        elif not self._chain:
             raise ValueError("it does not say its version")
         elif "mechanism" in content:
             self._mechanisms[content["mechanism"]] = Mechanism.from_bytes(bytes.fromhex(content["bytes"]))
@@ -320,13 +294,10 @@ class SpendingLedger:
                 norms=Norms(**content["norms"]),
             )
             if release.fingerprint != content["release"]:
-                raise ValueError("the mechanism is not the one that its fingerprint says")
+                raise ValueError("the bytes of its mechanism do not have the fingerprint that it names")
             self._accountant.add(release)
             self._rounds.append(int(content["round"]))
             self._rounds_of_runs.setdefault(content.get("run"), []).append(int(content["round"]))
-        self._entries.append(entry)
-        self._text += entry.line()
-        self._chain = entry.chain
 
 
 def _hash(chain: str, content: dict[str, Any]) -> str:
@@ -342,15 +313,6 @@ def _advice(ledger: Path) -> str:
         f"restore {ledger} and {_head_path(ledger).name} from the same backup or, if you know that no "
         f"release is missing, accept the file as it is by SpendingLedger.accept"
     )
-
-
-def _sync(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

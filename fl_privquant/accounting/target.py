@@ -1,14 +1,14 @@
 """A privacy target for a whole run, and the plan that meets it.
 
-A user says what a run may cost a client; everything else follows: mechanism, clips, rotation, how many honest
-clients are counted, and the budget that the run's ledger holds. What the plan assumes is what the strategy
-then does, because both read it from the same object.
+A :class:`Target` says how much privacy a run may cost each client. Everything else follows from it: the
+mechanism, the clips, the rotation, how many honest clients are counted on, and the budget that the run's
+ledger enforces. A strategy does what the plan assumes, because it reads its settings from the plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -26,26 +26,27 @@ from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
 _ROUNDS = checks.whole_in(1, 1 << 20)
-# With noise of up to this many times the signal's energy, a round's direction is mostly right.
+# Noise with up to this many times the squared norm of the signal leaves a round's direction mostly right.
 _LEARNS = 3.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a client's whole run may cost it; :meth:`plan` says how to stay below.
+    """The privacy loss that a client's whole run may have at most; :meth:`plan` finds an encoding for it.
 
     Parameters
     ----------
     epsilon, delta
-        The (ε, δ) of a client's total over all rounds, in the view of the plan's aggregation.
+        The (ε, δ) of all rounds of a client together, against an adversary with the view of the plan's
+        aggregation.
     rounds
-        Rounds of the run.
+        Number of rounds of the run.
     num_clients
-        Clients that are asked in a round, at least.
+        The smallest number of clients that a round asks.
     participations
-        Rounds that a client takes part in, at most, and is counted for; None for all of them. A strategy
-        with the plan never asks a client more often
-        (:mod:`fl_privquant.accounting.client_sampling` says who is asked).
+        The largest number of rounds that one client takes part in, and pays for; None for all rounds. A
+        strategy that runs the plan never asks a client more often
+        (:mod:`fl_privquant.accounting.client_sampling` describes how clients are chosen).
 
     Examples
     --------
@@ -67,12 +68,12 @@ class Target:
 
     @property
     def counted_rounds(self) -> int:
-        """Rounds that a client pays for, at most."""
+        """The largest number of rounds that one client takes part in, and pays for."""
         return min(self.rounds, self.participations or self.rounds)
 
     @property
     def rounds_in_words(self) -> str:
-        """How many rounds there are, and of how many a client takes part in."""
+        """The number of rounds and, if it is smaller, how many of them a client takes part in."""
         counted = self.counted_rounds
         return f"{self.rounds} rounds" if counted == self.rounds else f"{counted} of {self.rounds} rounds"
 
@@ -99,11 +100,11 @@ class Target:
         aggregation: Aggregation | None = None,
         **parameters: Any,
     ) -> Plan:
-        """The encoding with the least error of a mechanism whose whole run meets the target.
+        """The encoding of a mechanism that has the least error among those that meet the target.
 
-        Updates are clipped to an L2 norm and rotated; each coordinate, or a random part of them (``keep``, or
-        ``most_error``), which carries nearly as much where noise is large, is then clipped and encoded.
-        :meth:`plans` lists the choices.
+        Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
+        random part of the coordinates (``keep`` or ``most_error``): where the noise is large, a part carries
+        nearly as much information as all of them. :meth:`plans` lists the choices.
 
         Parameters
         ----------
@@ -112,37 +113,38 @@ class Target:
         l2_clip
             Largest L2 norm of an update.
         mechanism
-            Name of the mechanism; by default the first of those that plans look at for such a view.
+            Name of the mechanism; by default the first one that is planned with for this kind of view.
         max_bits
-            Bits of a coordinate before it is masked, at most; integer noise takes more where it must.
+            Largest number of bits of a code before it is masked; integer noise may need more.
         clip
-            Bound of each rotated coordinate. By default as many of its standard deviations at the L2 clip,
-            two or more, as the mechanism errs least with in a sum; three of them in the local view.
+            Bound of each rotated coordinate. The default is a multiple of the standard deviation that a
+            coordinate of an update at the L2 clip has: in sums the multiple, from two on, with which the
+            mechanism has the least error; in the local view three.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
-            Instead of ``keep``, for secure sums: as few bytes as keep the squared error of the mean of equal
-            updates at the L2 clip within so many central Gaussians'; 1.5 suits the default aggregation. Bits,
-            up to ``max_bits``, and coordinates are chosen together (:mod:`fl_privquant.accounting.joint`).
+            In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
+            the L2 clip, divided by that of a central Gaussian (a trusted server that adds noise). The plan is
+            the one that sends the fewest bytes within that error; 1.5 suits the default aggregation. Bits, up
+            to ``max_bits``, and coordinates are chosen together (:mod:`fl_privquant.accounting.joint`).
         most_kilobytes
-            Instead of ``keep`` and ``most_error``: the least error of which a client sends at most so many
-            kilobytes (of 1000 bytes) in a round, without headers and keys.
+            In place of ``keep`` and ``most_error``: the most kilobytes (of 1000 bytes) that a client sends in
+            a round, without headers and keys. The plan is the one with the least error within that size.
         aggregation
-            What the server sees; by default a secure sum, a tenth of its clients corrupt, another tenth lost.
+            What the server sees. The default is a secure sum in which a tenth of the clients are corrupt and
+            another tenth drop out.
         parameters
             Further parameters of the mechanism's design.
 
         Raises
         ------
         InfeasibleDesignError
-            No design of that mechanism meets the target or the error; the text says what would.
+            No design of that mechanism meets the target or the error; the message says what would.
         """
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
-        if most_error is not None:
-            return planner.joint().fewest_bytes(checks.positive("most_error", most_error))
-        if most_kilobytes is not None:
-            return planner.joint().least_error(checks.positive("most_kilobytes", most_kilobytes))
+        if most_error is not None or most_kilobytes is not None:
+            return next(planner.joint(most_error, most_kilobytes))
         return planner.planned(max_bits, None if keep is None else checked_keep(keep))
 
     def plans(
@@ -159,17 +161,15 @@ class Target:
     ) -> list[Plan]:
         """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
 
-        The best plan has the fewest bytes for an error, or the least error for a size. Give one of
-        ``most_error`` and ``most_kilobytes``. ``progress`` is told what is being designed and certified.
+        Give one of ``most_error``, for which the best plan sends the fewest bytes, and ``most_kilobytes``,
+        for which it has the least error. ``progress`` is called with what is being designed and certified.
         """
-        joint = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {}).joint(progress)
-        if most_kilobytes is not None and most_error is None:
-            plans = joint.each_for_size(checks.positive("most_kilobytes", most_kilobytes))
-            return sorted(plans, key=lambda plan: plan.mean_squared_error)
-        if most_error is None or most_kilobytes is not None:
+        if (most_error is None) == (most_kilobytes is None):
             raise InvalidSpecError("most_error, most_kilobytes: give one of the two")
-        plans = joint.each_for_error(checks.positive("most_error", most_error))
-        return sorted(plans, key=lambda plan: plan.bytes_per_round)
+        planner = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {})
+        plans = planner.joint(most_error, most_kilobytes, progress)
+        by_bytes = most_error is not None
+        return sorted(plans, key=lambda plan: plan.bytes_per_round if by_bytes else plan.mean_squared_error)
 
     def _planner(
         self,
@@ -189,15 +189,15 @@ class Target:
 
 
 def _check_at_most_one(**given: int | float | None) -> None:
-    """Refuse more than one of the arguments that choose how many coordinates are kept."""
+    """Refuse more than one of the arguments that decide how many coordinates are kept."""
     named = [f"{name} {value}" for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise InvalidSpecError(f"{' and '.join(named)}: each chooses what is kept; give one of the two")
+        raise InvalidSpecError(f"{' and '.join(named)}: each decides what is kept; give only one of them")
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """Makes the plans of one mechanism; fields are the arguments of :meth:`Target.plan`."""
+    """Makes plans with one mechanism; the fields are the arguments of :meth:`Target.plan`."""
 
     target: Target
     dimension: int
@@ -208,33 +208,43 @@ class _Planner:
     aggregation: Aggregation
     parameters: Mapping[str, Any]
 
-    def joint(self, progress: Callable[[str], None] = lambda doing: None) -> JointSearch:
-        """The search for bits and kept coordinates."""
+    def joint(
+        self,
+        most_error: float | None,
+        most_kilobytes: float | None,
+        progress: Callable[[str], None] = lambda doing: None,
+    ) -> Iterator[Plan]:
+        """Plans with bits and kept coordinates chosen for an error or for a size, the best first."""
         wish = self._wish(self.max_bits, None)
         if not wish.in_sum:
             raise InvalidSpecError(
-                "most_error, most_kilobytes: are about secure sums; give keep, or aggregation=SecureSum()"
+                "most_error, most_kilobytes: they are for secure sums; give keep, or aggregation=SecureSum()"
             )
         signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
-        return JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)
+        search = JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)
+        if most_error is not None:
+            return search.within_error(checks.positive("most_error", most_error))
+        return search.within_size(checks.positive("most_kilobytes", most_kilobytes))
 
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
-        """The certified plan with at most so many bits and with so many kept coordinates."""
-        wish = self._wish(max_bits, keep)
-        best = self._best(wish)
+        """The certified plan with at most ``max_bits`` bits that keeps so many coordinates."""
+        best = self._best(self._wish(max_bits, keep))
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
         return Plan.of(self.target, encoding, self.aggregation, self.dimension, best)
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
-        # Estimates assume the mechanism's own clip, not one that is given.
+        # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
         if self.clip is not None or self.parameters:
             return None
         estimate: Estimate | None = entry(self.mechanism).spec.estimate(self._wish(max_bits, kept))
         return estimate
 
     def _wish(self, max_bits: int, keep: int | float | None) -> Wish:
-        """The wish that is handed to the mechanism, which chooses its own clip if none is given."""
+        """The description of run and target from which a mechanism designs itself.
+
+        The mechanism also chooses its coordinate clip, unless one is given.
+        """
         target, aggregation = self.target, self.aggregation
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
@@ -254,7 +264,7 @@ class _Planner:
         )
 
     def _best(self, wish: Wish) -> PlannedDesign:
-        """The design with the least error; an error that says what would help where there is none."""
+        """The design with the least error; if there is none, the error says what would help."""
         planned = plan(wish, [self.mechanism])
         if not planned.designs:
             target = self.target
@@ -268,38 +278,31 @@ class _Planner:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """An encoding that meets a target under an aggregation, and what it will cost.
+    """An encoding that meets a target under an aggregation, with its privacy loss, error and size.
 
     ``PrivQuantStrategy(FedAvg(), plan)`` runs it, and cannot spend more than the target.
-
-    Parameters
-    ----------
-    target
-        What was asked for.
-    encoding, aggregation
-        How updates are encoded, and what the server sees of them.
-    dimension
-        Number of coordinates of the model; another model is refused.
-    statement
-        What the whole run costs a client, if every round loses the clients that it may lose.
-    mean_squared_error
-        The error of one coordinate of the mean update, where all clients have the same update at the norm
-        bound. It contains the noise, the distortion by clipping the rotated coordinates, which are nearly
-        normal (:mod:`fl_privquant.design.spread`), and what is lost with coordinates that are not kept.
-    bytes_per_round
-        What one client sends in a round, without headers and keys.
-    central_error
-        The same error of a central Gaussian, whose server is trusted; None in the local view.
     """
 
     target: Target
+    """The target that the plan meets."""
     encoding: Encoding
+    """How updates are encoded."""
     aggregation: Aggregation
+    """What the server sees of the encoded updates."""
     dimension: int
+    """Number of coordinates of the model; a strategy with this plan refuses models of another size."""
     statement: PrivacyStatement
+    """The privacy loss of a client's whole run if every round loses as many clients as it may lose."""
     mean_squared_error: float
+    """The expected squared error of one coordinate of the mean update, if all clients have the same update
+    and it is at the L2 clip. It is made up of the noise, the distortion by clipping rotated coordinates
+    (which are nearly normal, :mod:`fl_privquant.design.spread`), and the loss of coordinates that are not
+    kept."""
     bytes_per_round: int
+    """Bytes that one client sends in a round, without headers and keys."""
     central_error: float | None = None
+    """The same error of a central Gaussian, that is of a trusted server that adds the noise; None in the
+    local view."""
 
     @classmethod
     def of(
@@ -310,7 +313,7 @@ class Plan:
         dimension: int,
         design: PlannedDesign,
     ) -> Plan:
-        """The plan for a design of the kept coordinates."""
+        """The plan whose kept coordinates are encoded by a design."""
         kept = encoding.kept(dimension)
         own = design.mean_squared_error * encoding.clip**2
         central = None if design.ratio_to_central is None else own / design.ratio_to_central
@@ -319,19 +322,19 @@ class Plan:
             variance, share = encoding.l2_clip**2 / dimension, norm_share(kept)
             spread = encoding.clip / (share * math.sqrt(variance))
             error = variance * error_of_kept(own / variance, spread, kept, dimension, share)
-            # The error of a central Gaussian for the whole norm, per coordinate of the mean update.
+            # The design's central Gaussian is for the kept coordinates; this one is for all of them.
             central = None if central is None else central * dimension / (kept * share**2)
         made = (design.statement, error, design.bytes_per_round, central)
         return cls(target, encoding, aggregation, dimension, *made)
 
     @property
     def ratio_to_central(self) -> float | None:
-        """The error over that of a central Gaussian; None in the local view."""
+        """The error divided by that of a central Gaussian; None in the local view."""
         return None if self.central_error is None else self.mean_squared_error / self.central_error
 
     @property
     def noise_to_signal(self) -> float:
-        """Squared error of the mean update, over the squared norm of an update at the L2 clip."""
+        """The squared error of the mean update divided by the squared norm of an update at the L2 clip."""
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
 
     @property
@@ -362,7 +365,7 @@ class Plan:
         return self.target.budget
 
     def __str__(self) -> str:
-        """The plan in words: what is encoded how, what it costs, what it sends.
+        """The plan in words: the encoding, its privacy loss, its size and its error.
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.

@@ -1,4 +1,4 @@
-"""Registered mechanisms side by side: at one epsilon and number of levels, or along epsilon."""
+"""Comparisons of registered mechanisms: at one epsilon and number of levels, or for several epsilons."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def compare(
 
 
 def split_among_coordinates(epsilon: float, dimension: int) -> Compared:
-    """A plain mechanism with epsilon / dimension a coordinate: what whole updates can be compared with."""
+    """A mechanism that spends epsilon / dimension on each coordinate, to compare whole updates with."""
     start = time.perf_counter()
     name = scout_mechanism()
     mechanism = design(name, epsilon=epsilon / dimension)
@@ -124,8 +124,8 @@ def stuck_by(rows: list[Compared]) -> StuckSearch | None:
 class Curves:
     """Errors of mechanisms against epsilon, for several numbers of levels.
 
-    Only what loses its epsilon in each coordinate is comparable here: mechanisms without privacy, and those
-    that spend one epsilon on a whole vector, are left out.
+    Only mechanisms that spend their epsilon on each coordinate are comparable here. Mechanisms without
+    privacy, and those that spend one epsilon on a whole vector, are left out.
     """
 
     rows: dict[tuple[int, float], list[Compared]] = dataclasses.field(default_factory=dict)
@@ -159,10 +159,11 @@ class Curves:
 
 
 def lower_limit(epsilon: float, power: int) -> float:
-    """The least error of any unbiased mechanism, nearly: the free family's optimum with 97 levels.
+    """Nearly the least error of any unbiased mechanism: the optimum of the free family with 97 levels.
 
-    For the mean absolute error (power 1) among values within 4 times the smallest outer value that
-    epsilon allows, OPTM's default: without a bound values, and squared errors, would go to infinity.
+    For the mean absolute error (power 1), output values are limited to 4 times the smallest outer value that
+    epsilon allows, which is OPTM's default: without a limit the values, and squared errors, would go to
+    infinity.
 
     >>> 3.88 < lower_limit(1.0, 2) < 3.89
     True

@@ -30,24 +30,17 @@ _INDENT = "  "
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a short heading, and what it means.
-
-    Parameters
-    ----------
-    heading
-        A word or two, on one line.
-    legend
-        What the heading stands for, with the unit of the numbers; a line of the legend under the table.
-    words
-        Whether it holds words, which are set to the left.
-    dropped
-        When it is left out of a table that is too wide: the lowest number first. 0: never.
-    """
+    """A column: a short heading, and what it means."""
 
     heading: str
+    """A word or two, on one line."""
     legend: str = ""
+    """What the heading stands for, with the unit of the numbers; a line of the legend under the table."""
     words: bool = False
+    """Whether it holds words, which are set to the left."""
     dropped: int = 0
+    """The order in which columns are left out of a table that is too wide, the lowest number first; 0 for a
+    column that is never left out."""
 
 
 def output_console() -> Console:

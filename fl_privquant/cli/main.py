@@ -181,7 +181,7 @@ def plan_command(
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
     from fl_privquant.accounting import Wish, plan
-    from fl_privquant.cli import joint_plans, layout, printing
+    from fl_privquant.cli import layout, plan_table, printing
     from fl_privquant.mechanisms.registry import planned_for
 
     listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
@@ -203,7 +203,7 @@ def plan_command(
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or planned_for(wish)
     if joint:
-        if joint_plans.plan_and_print(console, wish, rounds, error, kilobytes, names[0]):
+        if plan_table.plan_and_print(console, wish, rounds, error, kilobytes, names[0]):
             return
         names = names[:1]
     with layout.progress("planning") as progress:

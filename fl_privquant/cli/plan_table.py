@@ -1,20 +1,74 @@
-"""The table of the command ``plan``: a row for each number of bits, and how to run the best plan."""
+"""The command ``plan`` for secure sums: it chooses bits and kept coordinates for an error or a size.
+
+It prints a table with a row for each number of bits, and how to run the best plan.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich.console import Console
 
-from fl_privquant.accounting import Plan, PrivacyStatement, Target, Unit
-from fl_privquant.cli.layout import Column, print_table
+from fl_privquant.accounting import Plan, PrivacyStatement, SecureSum, Target, Unit, Wish
+from fl_privquant.cli.layout import Column, print_table, progress
 from fl_privquant.cli.printing import OVER_CENTRAL, say
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.secagg.handshake import handshake_bytes
 from fl_privquant.secagg.parameters import choose_parameters
 
+# The default bound on the error, over that of a central Gaussian among the honest clients.
+_USUAL_ERROR = 1.1
 
-def print_plans(console: Console, plans: list[Plan], asked: str) -> None:
+
+def plan_and_print(
+    console: Console, wish: Wish, rounds: int, error: float | None, kilobytes: float | None, name: str
+) -> bool:
+    """Choose, certify and print plans of a mechanism, for a run of ``rounds``.
+
+    They are chosen by an error or a size. Without either, the bound is 1.1 times the error of a central
+    Gaussian for the honest clients. If no plan has so little error, one that sends all coordinates is
+    printed, and False is returned if that does not meet the target either. If a bound was given that cannot
+    be met, InfeasibleDesignError is raised.
+    """
+    if error is not None and kilobytes is not None:
+        raise InvalidSpecError(f"--error {error:g} and --kilobytes {kilobytes:g}: give one of the two")
+    count, bound = wish.num_clients, None if wish.rounds == rounds else wish.rounds
+    target = Target(wish.epsilon, rounds, count, wish.delta, bound)
+    usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
+    settings: dict[str, Any] = {
+        "mechanism": name,
+        "max_bits": wish.bits,
+        "aggregation": SecureSum(wish.corrupt / count, wish.dropped / count),
+    }
+    with progress(f"planning {name}: estimating") as status:
+
+        def plans(**bounds: Any) -> list[Plan]:
+            return target.plans(
+                wish.dimension,
+                progress=lambda doing: status.update(f"planning {name}: certifying {doing}"),
+                **bounds,
+                **settings,
+            )
+
+        if kilobytes is not None:
+            chosen, asked = plans(most_kilobytes=kilobytes), f"at most {kilobytes:g} kB"
+        elif error is not None:
+            chosen, asked = plans(most_error=error), f"error ÷ central at most {error:g}"
+        else:
+            try:
+                chosen, asked = plans(most_error=usual), f"error ÷ central at most {usual:.4g} (--error)"
+            except InfeasibleDesignError:
+                asked = f"all coordinates, as no plan has an error ÷ central of {usual:.4g}"
+                try:
+                    chosen = [target.plan(wish.dimension, **settings)]
+                except InfeasibleDesignError:
+                    return False
+    _print_plans(console, chosen, asked)
+    return True
+
+
+def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """Print plans, the best first, what the best one means, and how to run it.
 
     The title says by which bound they were chosen (``asked``).

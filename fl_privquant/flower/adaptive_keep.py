@@ -6,17 +6,18 @@ usually much shorter than C. A smaller number k' then has the same error:
 
     (d / k' - 1) |x|^2 = (d / k - 1) C^2.
 
-**The norm is known already.** What the server decodes of a round's sum has the expected squared norm
-k (|x|^2 / d + v), where v is the known variance of the noise on a coordinate. So it gives an estimate of
-|x|^2. This is post-processing of a sum that the server sees anyway, and costs no privacy. Shrinkage by the
-two clips is undone as if all clients were at them; where they are not, |x|^2 is overestimated, and more is
-sent.
+**The norm costs no privacy.** The mean that the server decodes from a round's sum has the expected squared
+norm k (|x|^2 / d + v), where v is the known variance of the noise on a coordinate. So it gives an estimate of
+|x|^2. This is post-processing of a sum that the server sees anyway. The two clips shrink updates, which is
+undone as if all clients were at both clips; where they are not, |x|^2 is overestimated, and more coordinates
+are sent than necessary.
 
 **The run stays within its target.** Every k has a plan of its own for the whole target: a mechanism designed
 and certified for k coordinates and their norm, all rounds at equal shares. Which k a round has depends on
-what earlier rounds showed. That needs care: where the curves of two designs cross, an adversary gains if the
-next design depends on the loss so far, and no sum over the designs that were used bounds that. Curves of
-normal pairs do not cross. So a k is used only if it and the plan are certified by normal pairs, and if all
+what earlier rounds showed. That needs care: where the privacy curves (delta as a function of epsilon) of two
+designs cross, an adversary gains if the next design depends on the loss so far, and no sum over the designs
+that were used bounds that. Curves of *normal pairs*, that is of two normal distributions with the same
+variance, do not cross. So a k is used only if it and the plan are certified by normal pairs, and if all
 rounds of a client at the larger separation of the two are within the target: whatever the choices are, each
 round is dominated by such a pair (Smith, Thakurta, "Fully Adaptive Composition for Gaussian Differential
 Privacy", 2022). The run's ledger counts each round for what it sends, whatever the policy says, and begins
@@ -39,7 +40,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments, noise_at_norm_bound
 from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
-from fl_privquant.flower.policies import Policy, checked_smoothing
+from fl_privquant.flower.policies import Policy
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.norms import Norms
@@ -48,23 +49,25 @@ from fl_privquant.statement import View
 
 
 class AdaptiveKeep(Policy):
-    """As many rotated coordinates as the mean update is worth, at most those of a plan.
+    """Sends fewer rotated coordinates than a plan in rounds whose mean update is short.
 
-    ``PrivQuantStrategy(FedAvg(), AdaptiveKeep(plan))`` brings the plan's aggregation, and the target as a
-    budget. The first round is the plan's; later ones send it, a half, a quarter, and so on.
+    ``PrivQuantStrategy(FedAvg(), AdaptiveKeep(plan))`` uses the plan's aggregation, and the target as a
+    budget. The first round sends as many coordinates as the plan; later rounds send as many, a half of them,
+    a quarter, and so on.
 
-    Guarantee: what is kept follows from sums that the server has opened before, so that it is public. No run
-    exceeds the plan's target, whatever these sums are.
-    Assumes: a plan for sums of codes in which some coordinates are kept.
+    Guarantee: the number of coordinates follows from sums that the server has opened before, so that it is
+    public. No run exceeds the plan's target, whatever these sums are.
+    Assumes: a plan for sums of codes in which only some coordinates are kept.
 
     Parameters
     ----------
     plan
-        What the run begins with, and the most that it sends.
+        The plan of the first round; no later round sends more coordinates.
     halvings
-        How often what is sent may be halved.
+        How often the number of coordinates may be halved.
     smoothing
-        Weight of the past in the running mean of |x|^2, 0 to below 1: noise hides it in a single round.
+        Weight of the past, in [0, 1), in the running mean of the estimates of |x|^2: the estimate of a single
+        round is mostly noise.
 
     Examples
     --------
@@ -73,7 +76,7 @@ class AdaptiveKeep(Policy):
     >>> policy = AdaptiveKeep(plan)
     >>> policy(1).kept(4000)
     400
-    >>> policy.observe_energy(0.0)  # of one round without any signal
+    >>> policy.observe_energy(0.0)  # the estimate of a round without any signal
     >>> policy.energy, policy(2).kept(4000)
     (0.9, 400)
     """
@@ -83,13 +86,13 @@ class AdaptiveKeep(Policy):
         self._plan = plan
         kept = plan.encoding.kept(plan.dimension)
         if plan.central_error is None or kept == plan.dimension:
-            wanting = "is for the local view" if plan.central_error is None else "sends all coordinates"
+            reason = "is for the local view" if plan.central_error is None else "sends all coordinates"
             raise InvalidSpecError(
-                f"plan: {wanting}, so that nothing follows from the norm of the mean; plan for a secure sum, "
+                f"plan: it {reason}, so that the norm of the mean decides nothing; plan for a secure sum, "
                 f"with keep or most_error"
             )
         self.halvings = checks.whole("halvings", halvings, 0, 20)
-        self.smoothing = checked_smoothing(smoothing)
+        self.smoothing = checks.inside("smoothing", smoothing, "[0, 1)")
         # The squared norm of the mean, in units of the squared L2 clip: at first the worst case.
         self.energy = 1.0
         # What was planned for fewer coordinates; None where that is not within the target.
@@ -103,7 +106,7 @@ class AdaptiveKeep(Policy):
         """The encoding with as few coordinates as the mean of past rounds allows."""
         dimension = self.plan.dimension
         most = encoding.kept(dimension)
-        # Noise may carry the mean of the estimates beyond what a norm can be.
+        # Estimates are noisy, so that their mean may lie outside of what a norm can be.
         energy = min(max(self.energy, 1e-9), 1.0)
         wanted = dimension / (1.0 + (dimension / most - 1.0) / energy)
         steps = min(int(math.log2(most / wanted)), self.halvings)
@@ -118,7 +121,7 @@ class AdaptiveKeep(Policy):
         return encoding
 
     def _planned(self, kept: int) -> Encoding | None:
-        """The encoding for so many coordinates, planned for the whole target; None where that fails."""
+        """The encoding that keeps so many coordinates, planned for the whole target; None if that fails."""
         encoding, plan = self.plan.encoding, self.plan
         try:
             fewer = plan.target.plan(
@@ -144,7 +147,7 @@ class AdaptiveKeep(Policy):
         return fewer.encoding if within else None
 
     def _normal_pair(self, encoding: Encoding) -> NormalLoss | None:
-        """The normal pair that dominates a round of that encoding, the least separated; None without one."""
+        """The least separated normal pair that dominates a round of an encoding; None if there is none."""
         dimension, view = self.plan.dimension, self.plan.aggregation.view(self.plan.target.num_clients)
         norms = Norms(l2=(encoding.l2_bound(dimension) or math.inf) / encoding.clip)
         kept, counted = encoding.kept(dimension), View(coarse_count(view.honest_count))
@@ -157,7 +160,7 @@ class AdaptiveKeep(Policy):
         self.observe_energy(energy_of_mean(codec, total, num_clients))
 
     def observe_energy(self, energy: float) -> None:
-        """Take note of a round's estimate of |x|^2 / C^2; noise may carry it below 0 and beyond 1."""
+        """Take note of a round's estimate of |x|^2 / C^2, which noise may put below 0 or above 1."""
         if math.isfinite(energy):
             self.energy = self.smoothing * self.energy + (1.0 - self.smoothing) * energy
 
@@ -174,8 +177,8 @@ class AdaptiveKeep(Policy):
 def energy_of_mean(codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> float:
     """The squared L2 norm of the mean update over the squared L2 clip, estimated from a sum of codes.
 
-    Unbiased where all clients are at the L2 clip, but for the law of the noise, which is taken to be that of
-    coordinates at the clip; too large by a little where they are shorter.
+    It is unbiased if all clients are at the L2 clip, except that the noise is assumed to be that of
+    coordinates at the clip. If updates are shorter, it is a little too large.
     """
     encoding, dimension, kept = codec.encoding, codec.layout.dimension, codec.kept
     mean = codec.mechanism.decode_sum(np.asarray(total)[:kept], num_clients, encoding.clip)

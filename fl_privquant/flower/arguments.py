@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.accounting.client_sampling import ClientSampling, StrategySampling
@@ -66,9 +67,8 @@ class Arguments:
         if plan is not None:
             _refuse("a plan sets it", {"aggregation": aggregation, "budget": budget, "delta": delta})
             return cls(encoding, plan.aggregation, plan.budget, plan.target.delta, plan)
-        if delta is not None and not 0.0 <= delta < 1.0:
-            raise InvalidSpecError(f"delta: {delta} is outside [0, 1)")
-        return cls(encoding, aggregation or PerClient(), budget, _USUAL_DELTA if delta is None else delta)
+        chosen = _USUAL_DELTA if delta is None else checks.inside("delta", delta, "[0, 1)")
+        return cls(encoding, aggregation or PerClient(), budget, chosen)
 
 
 def _encoding(given: GivenEncoding, short_form: Mapping[str, Any]) -> Encoding | Callable[[int], Encoding]:

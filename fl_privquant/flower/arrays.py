@@ -1,4 +1,4 @@
-"""Flower's Array without detours: read in place, read again without parsing, written only on demand.
+"""Faster access to Flower's arrays: read in place, parsed only once, and serialized only on demand.
 
 Flower serializes every array with ``numpy.save`` and reads it back with ``numpy.load``, which parses the
 header and copies the data each time. A round reads the same arrays many times over.
@@ -51,9 +51,9 @@ class DecodedArray(Array):
     Parameters
     ----------
     compute
-        Gives the values, a new array each time: its owner may change it.
+        Gives the values as a new array each time, which its owner may change.
     dtype, shape
-        Theirs.
+        Type and shape of the values.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DecodedArray(Array):
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> DecodedArray:
-        """An Array of these values, which are not copied: nobody may change them any more."""
+        """An Array of these values, which are not copied and must not be changed from now on."""
         values = np.asarray(values)
         return cls(lambda: values, values.dtype, values.shape)
 
@@ -76,32 +76,27 @@ class DecodedArray(Array):
         return bytes(self.__dict__["_data"])
 
     def numpy(self) -> NDArray[Any]:
-        """The values, in an array of their own."""
         return np.asarray(self.__dict__["_compute"]())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # How to compute the values need not be something that can be sent to another process.
+        # Another process gets the values, as the function that computes them may not be picklable.
         return DecodedArray.of, (self.numpy(),)
 
 
 class ReceivedArray(Array):
-    """An Array like the given one, which gives its values without parsing its header each time.
-
-    Raises InvalidUpdateError when it is read where :func:`read_array` does.
-    """
+    """An Array like the given one that does not parse its header each time; read by :func:`read_array`."""
 
     def __init__(self, array: Array) -> None:
         self.__dict__.update(array.__dict__)
 
     def numpy(self) -> NDArray[Any]:
-        """The values, in an array of their own."""
         return np.array(read_array(self))
 
 
 def read_array(array: Array) -> NDArray[Any]:
     """The array's values, read-only and without a copy; in this machine's byte order.
 
-    They are remembered, and so are they by copies of the array that are made later.
+    The values are remembered on the array, and shared by copies of it that are made later.
 
     Raises InvalidUpdateError if its bytes are not what ``numpy.save`` writes, or hold objects.
     """
@@ -136,7 +131,7 @@ def read_array(array: Array) -> NDArray[Any]:
 
 
 class _Read:
-    """What was read of an array's data; to be forgotten when the array is sent to another process."""
+    """The values that were read from an array's data; they are not sent along to another process."""
 
     __slots__ = ("data", "values")
 

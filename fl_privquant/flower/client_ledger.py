@@ -1,8 +1,8 @@
 """The client's own ledger: in Flower's client state for one run, and in a file for all runs.
 
-Nothing in it relies on the server's word. It keeps the bytes of each mechanism that was certified here, and
-the norm that the codec of this client clipped updates to, so that the accountant counts what was released. A
-release is recorded before the client reads its data, so that the record says nothing about them.
+Nothing in it relies on what the server says. It keeps the bytes of each mechanism that was certified here,
+and the norm that the codec of this client clipped updates to, so that the accountant counts what was
+released. A release is recorded before the client reads its data, so that the record says nothing about them.
 
 **The server's count.** A request says how many releases of its kind the server has counted for this client in
 this run. If the client has made more, the server's figures would be too small, and the client refuses. If it
@@ -19,6 +19,7 @@ one after the other.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -88,26 +89,20 @@ def _shared(context: Context) -> _Shared:
 
 @dataclass(frozen=True)
 class Share:
-    """How often a client takes part in one run, whatever the server asks.
+    """How often a client takes part in one run, whatever the server asks."""
 
-    Parameters
-    ----------
-    most_rounds
-        Rounds that it takes part in, at most; None for any number.
-    rounds_apart
-        Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
-        may be lies, so that a bound on the total is ``most_rounds`` alone.
-    """
-
-    most_rounds: int | None = None
+    most_rounds: float = math.inf
+    """Rounds that it takes part in, at most."""
     rounds_apart: int = 1
+    """Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
+    may be lies, so that only ``most_rounds`` bounds the total."""
 
     def check(self, number: int, rounds: Sequence[int]) -> None:
         """Refuse a round in which the client must not take part, after those in which it did."""
-        if self.most_rounds is not None and len(rounds) >= self.most_rounds:
+        if len(rounds) + 1 > self.most_rounds:
             raise BudgetExhaustedError(
                 f"round {number}: this client has taken part in {len(rounds)} rounds of this run, and takes "
-                f"part in {self.most_rounds} at most"
+                f"part in {self.most_rounds:g} at most"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
@@ -117,9 +112,9 @@ class Share:
 
 
 class ClientLedger:
-    """What one client has released: in this run, which the state in ``context`` keeps, and in all runs.
+    """The releases of one client: those of this run in the state of its ``context``, those of all in a file.
 
-    ``spending`` keeps those of all runs, and budgets are for them; None: this run's are all there are.
+    ``spending`` is the ledger of all runs, which budgets then apply to; without it they apply to this run.
     """
 
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
@@ -135,7 +130,7 @@ class ClientLedger:
 
     @property
     def releases(self) -> list[tuple[int, Release]]:
-        """The releases of this run, each with its round, equal ones together."""
+        """The releases of this run, each with its round; equal releases stand together."""
         try:
             known = {
                 key.removeprefix(_MECHANISM_PREFIX): certified(value)
@@ -156,10 +151,10 @@ class ClientLedger:
             ) from error
 
     def statement(self, delta: float) -> PrivacyStatement:
-        """What was spent, local view: over all runs if a file keeps them."""
+        """The privacy loss so far in the local view: over all runs if a file keeps them."""
         if self._spending is not None:
             return self._spending.statement(delta)
-        return self._accountant().statement(delta)
+        return self._accountant.statement(delta)
 
     def spend(
         self,
@@ -171,8 +166,8 @@ class ClientLedger:
     ) -> None:
         """Record a release, if the server has counted those before and all budgets allow it.
 
-        Only then may the client look at its data for it. Check and record are one step: of several copies
-        of the client none can spend what another has spent.
+        Only then may the client read its data. Check and record are one step, so that no two copies of the
+        client can spend the same part of a budget.
 
         Raises
         ------
@@ -204,7 +199,7 @@ class ClientLedger:
                     check=lambda rounds: (share or Share()).check(number, rounds),
                 )
             elif not all(budget.unlimited for budget in budgets):
-                self._accountant().check(number, release, budgets, chosen=True)
+                self._accountant.check(number, release, budgets, chosen=True)
             # Appended without parsing earlier rounds, which may be thousands, often without a budget.
             record[release.text] = f"{rounds} {number}".lstrip()
             record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
@@ -221,11 +216,9 @@ class ClientLedger:
             if not isinstance(kept, ConfigRecord) or values_of(kept) != record:
                 records[RECORD_LEDGER] = made(ConfigRecord, dict(record))
 
+    @property
     def _accountant(self) -> Accountant:
-        accountant = Accountant()
-        for release, count in Counter(release for _, release in self.releases).items():
-            accountant.add(release, count)
-        return accountant
+        return Accountant(release for _, release in self.releases)
 
 
 def ledger_path(context: Context, given: Path | None, limited: bool, node_limited: bool) -> Path | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -36,34 +36,27 @@ from fl_privquant.secagg.handshake import handshake_bytes
 # These strategies compare the updates of single clients, which a sum does not show.
 _NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 
+_Read = TypeVar("_Read")
+
 Decoded = Mapping[str, Callable[[], NDArray[Any]]]
 """Functions that compute the arrays of one client's decoded update, by their names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """The result of opening a round's replies.
-
-    Parameters
-    ----------
-    nodes
-        The nodes whose updates are in it.
-    total
-        The sum of their codes; None if updates were decoded one by one.
-    decoded
-        The decoded update of each node; empty if there is a sum.
-    failures
-        Why replies could not be used, by node.
-    wrapped
-        How many coordinates of the sum were opened wrongly, because they left the window of the modulus
-        (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open.
-    """
+    """The result of opening a round's replies."""
 
     nodes: tuple[int, ...] = ()
+    """The nodes whose updates are in it."""
     total: NDArray[Any] | None = None
+    """The sum of their codes; None if updates were decoded one by one."""
     decoded: Mapping[int, Decoded] = field(default_factory=dict)
+    """The decoded update of each node; empty if there is a sum."""
     failures: Mapping[int, str] = field(default_factory=dict)
+    """Why replies could not be used, by node."""
     wrapped: int | None = None
+    """How many coordinates of the sum were opened wrongly, because they left the window of the modulus
+    (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open."""
 
 
 class Exchange:
@@ -86,13 +79,7 @@ class Exchange:
 
         Raises SecureAggregationError if no sum may be opened, or none can be.
         """
-        decoded: dict[int, Decoded] = {}
-        failures: dict[int, str] = {}
-        for node, reply in replies.items():
-            try:
-                decoded[node] = codec.apply_on_demand(reply.payload, model)
-            except PrivQuantError as error:
-                failures[node] = str(error)
+        decoded, failures = _read(replies, lambda payload: codec.apply_on_demand(payload, model))
         return Opened(tuple(decoded), None, decoded, failures)
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
@@ -108,27 +95,34 @@ class Exchange:
 
 
 class SummingExchange(Exchange):
-    """Adds codes up as they come, in the memory of one update; codes that have no sum are decoded."""
+    """Adds codes to a running total; the codes of mechanisms that cannot be summed are decoded one by one."""
 
     def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         if not codec.mechanism.summable:
             return super().open(replies, codec, model)
         total = np.zeros(codec.dimension, dtype=np.int64)
-        nodes: list[int] = []
-        failures: dict[int, str] = {}
-        for node, reply in replies.items():
-            try:
-                codec.add_codes(reply.payload, total)
-                nodes.append(node)
-            except PrivQuantError as error:
-                failures[node] = str(error)
-        if nodes:
-            total &= (1 << codec.mechanism.sum_bits(len(nodes))) - 1
-        return Opened(tuple(nodes), total, failures=failures)
+        added, failures = _read(replies, lambda payload: codec.add_codes(payload, total))
+        if added:
+            total &= (1 << codec.mechanism.sum_bits(len(added))) - 1
+        return Opened(tuple(added), total, failures=failures)
+
+
+def _read(
+    replies: Mapping[int, Reply], read: Callable[[bytes], _Read]
+) -> tuple[dict[int, _Read], dict[int, str]]:
+    """What ``read`` makes of the payload of each reply, and why it refused the others, both by node."""
+    accepted: dict[int, _Read] = {}
+    refused: dict[int, str] = {}
+    for node, reply in replies.items():
+        try:
+            accepted[node] = read(reply.payload)
+        except PrivQuantError as error:
+            refused[node] = str(error)
+    return accepted, refused
 
 
 class HonestSumExchange(Exchange):
-    """Opens one sum, which has no fewer honest clients than the view of the round promises."""
+    """Opens one sum, and only if it has as many honest clients as the view of the round promises."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
@@ -144,7 +138,7 @@ class HonestSumExchange(Exchange):
         return messages
 
     def check(self, opened: Opened, codec: UpdateCodec) -> None:
-        """Refuse a sum that honest clients cannot have sent. It was opened, so it is counted all the same."""
+        """Refuse a sum that honest clients cannot have sent; its privacy loss is counted all the same."""
         if opened.total is not None:
             honest_sum_test(codec, len(opened.nodes)).check(opened.total)
 
@@ -226,7 +220,7 @@ class SecureExchange(HonestSumExchange):
         nodes = [message.metadata.dst_node_id for message in messages]
 
         def ring(num_clients: int) -> SumRing:
-            # The clients that take part may be fewer: nodes that are excluded, or not known, do not count.
+            # Fewer clients may take part than were asked, as excluded and unknown nodes are left out.
             self._summed_in = self._ring(codec, num_clients)
             return self._summed_in
 

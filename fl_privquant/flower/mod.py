@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
@@ -64,10 +64,10 @@ class PrivQuantMod:
     accountant from the laws of the mechanisms themselves. A release is in the ledger before the app is
     called, and only if the server has counted at least as many as this client.
 
-    From then on the answer is that release, whatever happens. If the update is not finite in any coordinate,
+    From then on the answer is that release, whatever happens. If a coordinate of the update is not finite,
     or the app raises, replies with an error or with other arrays than it received, zeros are encoded, and the
-    reason goes to the client's log alone. So neither a failure nor its text tells anything about the data.
-    Refusals depend on the request, the client's limits and its ledger, never on its data, and all come
+    reason is written to the client's log only. So neither a failure nor its text tells anything about the
+    data. Refusals depend on the request, the client's limits and its ledger, never on its data, and all come
     before the app is called.
 
     Assumes: secure randomness, that is no ``seed``; and that the ledger is kept. Without a file it is in the
@@ -76,7 +76,7 @@ class PrivQuantMod:
     on a SuperNode there is one by default (:mod:`fl_privquant.flower.client_ledger`).
 
     Not covered: ``metrics`` that may pass and ``report_clipping``, which are not counted (statements of the
-    run name them; private metrics are an alternative that is); messages other than train messages; what the
+    run name them; private metrics of the strategy are counted); messages other than train messages; what the
     app logs, writes or sends itself; and how long the answer takes.
 
     Parameters
@@ -87,9 +87,9 @@ class PrivQuantMod:
         protect nothing, such as ``none``.
     budget
         What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
-        None for no bound. Secure aggregation is not counted on here: how many clients are in a sum is the
-        server's word. It holds whatever the server asks for: at delta 0 as it is; at a larger delta, against
-        a server that chooses further kinds of releases by the client's answers, with 1.01 times that delta
+        None for no bound. Secure aggregation does not reduce what is counted here, as only the server says
+        how many clients are in a sum. The budget holds whatever the server asks for. At a delta above 0, a
+        server that chooses further kinds of releases by the client's answers can reach 1.01 times that delta
         (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than one, so
         that a budget may end earlier than the server's figures say.
     max_participations, rounds_apart
@@ -116,7 +116,7 @@ class PrivQuantMod:
 
     Notes
     -----
-    If the server delivers the app (``flwr run``), the limits above are the server's word too. The
+    If the server delivers the app (``flwr run``), the server also chooses the limits above. The
     configuration that the node's owner writes can tighten them, and never loosen them: ``--node-config
     "privquant-max-epsilon=1.0 privquant-max-delta=1e-6 privquant-budget=500.0 privquant-budget-delta=1e-5
     privquant-max-participations=10"``. It can also name the ledger's file, whatever the app says:
@@ -145,19 +145,17 @@ class PrivQuantMod:
         ledger_file: str | Path | None = None,
         threads: int = 1,
     ) -> None:
-        if not checks.number("max_epsilon", max_epsilon) > 0.0:
-            raise InvalidSpecError(f"max_epsilon: {max_epsilon} is not a number above 0")
-        if not 0.0 <= checks.number("max_delta", max_delta) < 1.0:
-            raise InvalidSpecError(f"max_delta: {max_delta} is outside [0, 1)")
         if isinstance(metrics, str):
             raise InvalidSpecError(
                 f"metrics: {metrics!r} is one name, expected a collection such as [{metrics!r}]"
             )
-        self.max_epsilon = float(max_epsilon)
-        self.max_delta = float(max_delta)
+        self.max_epsilon = checks.inside("max_epsilon", max_epsilon, "(0, inf]")
+        self.max_delta = checks.inside("max_delta", max_delta, "[0, 1)")
         self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(budget)
         most = (
-            None if max_participations is None else checks.whole("max_participations", max_participations, 1)
+            math.inf
+            if max_participations is None
+            else checks.whole("max_participations", max_participations, 1)
         )
         self.share = Share(most, checks.whole("rounds_apart", rounds_apart, 1))
         self.metrics = tuple(metrics)
@@ -195,7 +193,7 @@ class PrivQuantMod:
         return reply_to(msg, reply.to_content())
 
     def _accepted(self, msg: Message, ctxt: Context) -> _Task:
-        """Check everything about a message, and count its release; raises the reason for a refusal."""
+        """Check everything about a message, and count its release; a refusal is raised as an error."""
         asked = taken(msg)
         request = asked.request
         codec, release = asked.codec_and_release
@@ -260,9 +258,8 @@ class PrivQuantMod:
 
     def _share(self, ctxt: Context) -> Share:
         """How often the client takes part: the lower bound of the app's and the node's configuration."""
-        own = math.inf if self.share.most_rounds is None else self.share.most_rounds
-        most = min(own, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
-        return Share(None if math.isinf(most) else int(most), self.share.rounds_apart)
+        most = min(self.share.most_rounds, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
+        return replace(self.share, most_rounds=most)
 
     def _open_file(self, ctxt: Context, limited: bool) -> SpendingLedger | None:
         by_node = any(key in ctxt.node_config for key in (NODE_BUDGET, NODE_MAX_PARTICIPATIONS))

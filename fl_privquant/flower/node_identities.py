@@ -5,9 +5,10 @@ A SuperNode is told its files by its own configuration, which the server does no
     flower-supernode ... --node-config 'privquant-identity="/etc/privquant/identity.pem"
         privquant-known-clients="/etc/privquant/clients.json"'
 
-``privquant-operator``, a public key in hex, makes a signature of the list a must. In signed rounds clients go
-by the ids of their names (:mod:`fl_privquant.secagg.identities`), messages by Flower's node ids: the server
-asks each node once who it is, and the answer is signed for this session and node.
+With ``privquant-operator``, a public key in hex, the list must be signed by the owner of that key. In signed
+rounds the id of a client follows from its name (:mod:`fl_privquant.secagg.identities`), while messages are
+sent to Flower's node ids. So the server asks each node once who it is, and the answer is signed for this
+session and node.
 """
 
 from __future__ import annotations

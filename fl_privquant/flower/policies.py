@@ -55,7 +55,6 @@ class Policy:
         self._inner = base if isinstance(base, Policy) else None
 
     def __call__(self, server_round: int) -> Encoding:
-        """The encoding of the round."""
         return self.changed(self.unchanged(server_round), server_round)
 
     def unchanged(self, server_round: int) -> Encoding:
@@ -87,7 +86,7 @@ class Policy:
             self._inner.observe_sum(codec, total, num_clients)
 
     def observe_votes(self, share: float) -> None:
-        """Take note of the share of clients that voted for the clip; noise may carry it beyond 0 and 1."""
+        """Take note of the share of clients that voted for the clip, which noise may put outside [0, 1]."""
         if self._inner is not None:
             self._inner.observe_votes(share)
 
@@ -148,11 +147,11 @@ class QuantileClip(Policy):
     base
         The encoding, whose clip is that of the first round; or another policy.
     coordinate_quantile
-        The share of a client's coordinates that the clip is to hold.
+        The share of a client's coordinates that should lie within the clip.
     client_quantile
-        The share of clients for which it is to do so.
+        The share of clients for which that should be so.
     rate
-        How fast the clip moves: by at most this, in logarithm, but for the noise of the votes.
+        How fast the clip moves: the largest change of its logarithm in a round without noise.
     least, most
         Bounds of the clip.
 
@@ -176,20 +175,15 @@ class QuantileClip(Policy):
         most: float = 1e6,
     ) -> None:
         super().__init__(base)
-        shares = {"coordinate_quantile": coordinate_quantile, "client_quantile": client_quantile}
-        for name, share in shares.items():
-            if not 0.0 < share < 1.0:
-                raise InvalidSpecError(f"{name}: {share} is outside (0, 1)")
         self.rate = checks.positive("rate", rate, "; 0.2 is typical")
         self.least, self.most = checks.positive("least", least), checks.positive("most", most)
         self.clip = self.unchanged(1).clip
         if not self.least <= self.clip <= self.most:
             raise InvalidSpecError(f"clip: {self.clip} is outside least {least:g} and most {most:g}")
-        self.coordinate_quantile = coordinate_quantile
-        self.client_quantile = client_quantile
+        self.coordinate_quantile = checks.inside("coordinate_quantile", coordinate_quantile, "(0, 1)")
+        self.client_quantile = checks.inside("client_quantile", client_quantile, "(0, 1)")
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with the present clip."""
         return replace(encoding, clip=self.clip)
 
     @property
@@ -297,9 +291,9 @@ class ScheduledKeep(_Schedule[int | float | None]):
 class DoublingMechanism(Policy):
     """A mechanism whose number of levels doubles when the loss stalls.
 
-    Early on few levels are enough; near the end the error of quantization is what keeps the loss up. After
-    each round a running mean of the loss is updated, mean = smoothing * mean + (1 - smoothing) * loss. Where
-    it is no lower than ``window`` observations ago, with no change of levels since, they double.
+    Early on few levels are enough; near the end the loss is limited by the error of quantization. After each
+    round a running mean of the loss is updated, mean = smoothing * mean + (1 - smoothing) * loss. If it is no
+    lower than ``window`` observations ago, and the levels have not changed since, their number doubles.
 
     The loss is the server's: that of a central evaluation, which calls :meth:`observe_metrics`, or the
     aggregated metric of federated evaluation, which PrivQuantStrategy hands over. Both are public already;
@@ -348,14 +342,10 @@ class DoublingMechanism(Policy):
         metric: str = "loss",
     ) -> None:
         super().__init__(base)
-        if not 2 <= levels <= most_levels:
-            raise InvalidSpecError(f"levels: {levels} is outside 2 and most_levels {most_levels}")
-        if window < 1:
-            raise InvalidSpecError(f"window: {window} is below 1")
-        self.smoothing = checked_smoothing(smoothing)
-        self.levels = levels
+        self.levels = checks.whole("levels", levels, 2, most_levels, ", which is most_levels")
         self.most_levels = most_levels
-        self.window = window
+        self.window = checks.whole("window", window, 1)
+        self.smoothing = checks.inside("smoothing", smoothing, "[0, 1)")
         self.metric = metric
         self._mechanism = lru_cache(maxsize=None)(design)
         self._last_round = -1
@@ -375,7 +365,7 @@ class DoublingMechanism(Policy):
         self._means = [*self._means[-self.window :], mean]
         if len(self._means) > self.window and mean >= self._means[0] and 2 * self.levels <= self.most_levels:
             self.levels *= 2
-            # The new levels get a whole window to show what they are worth.
+            # With the new levels, the loss gets a whole window to fall.
             self._means = [mean]
 
     def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
@@ -391,10 +381,3 @@ class DoublingMechanism(Policy):
         self.levels = int(state["levels"])
         self._last_round = int(state["last_round"])
         self._means = [float(mean) for mean in state["means"]]
-
-
-def checked_smoothing(smoothing: float) -> float:
-    """The weight of the past in a running mean, if it is in [0, 1)."""
-    if not 0.0 <= smoothing < 1.0:
-        raise InvalidSpecError(f"smoothing: {smoothing} is outside [0, 1)")
-    return smoothing

@@ -195,8 +195,8 @@ class Request:
     def of_model(self, model: Arrays) -> tuple[UpdateCodec, Release]:
         """The codec of updates of a model, and what one of them releases.
 
-        The clients of a process often have the very same arrays, for which both are found without looking at
-        names, shapes and types again.
+        The clients of a process often have the very same array objects; then names, shapes and types are not
+        compared again.
         """
         last = self.__dict__.get("_last_model")
         if last is None or not last.is_of(model):
@@ -219,18 +219,12 @@ class Request:
     def release(self, layout: Layout) -> Release:
         """What an update of that layout releases, with its metrics and its vote on the clip."""
         codec = self.codec(layout)
-        bound = codec.l2_bound
-        l2 = None if bound is None else bound / codec.clip
+        l2 = None if codec.l2_bound is None else codec.l2_bound / codec.clip
         return _release(self.encoding.mechanism_bytes, codec.dimension, l2)
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
-        codec = self._codecs.get(layout)
-        if codec is None:
-            if len(self._codecs) >= _CACHED_CODECS:
-                self._codecs.clear()
-            codec = self._codecs[layout] = _codec(self, layout)
-        return codec
+        return _codec(self, layout)
 
     def digest(self, arrays: Mapping[str, Array]) -> bytes:
         """SHA-256 of the request, but for what differs by client, and of the model's arrays.
@@ -259,12 +253,7 @@ class Request:
     @functools.cached_property
     def fingerprint(self) -> str:
         """The fingerprint of the mechanism, which replies repeat."""
-        return _fingerprint(self.encoding.mechanism_bytes)
-
-    @functools.cached_property
-    def _codecs(self) -> dict[Layout, UpdateCodec]:
-        """Codecs by layout: a lookup here does not hash the whole request."""
-        return {}
+        return fingerprint(self.encoding.mechanism_bytes)
 
 
 def with_entry(content: RecordDict, key: str, value: int | bytes) -> RecordDict:
@@ -318,11 +307,6 @@ def _codec(request: Request, layout: Layout) -> UpdateCodec:
 def _release(mechanism: bytes, dimension: int, l2: float | None) -> Release:
     """The release, as one object for all clients of a process: its bytes are hashed once."""
     return Release(certified(mechanism), dimension, norms=Norms(l2=l2))
-
-
-@functools.lru_cache(maxsize=_CACHED_MECHANISMS)
-def _fingerprint(blob: bytes) -> str:
-    return fingerprint(blob)
 
 
 @dataclass(frozen=True)
@@ -461,14 +445,14 @@ def _is_number(value: Any) -> bool:
 
 
 class _Known(NamedTuple):
-    """What was found for a model that consists of certain arrays."""
+    """The codec and the release of a model that consists of certain arrays."""
 
     arrays: dict[str, weakref.ref[Any]]
     codec: UpdateCodec
     release: Release
 
     def is_of(self, model: Arrays) -> bool:
-        """Whether a model has the same arrays, as objects, under the same names and in the same order."""
+        """Whether a model consists of the same array objects, with the same names in the same order."""
         return list(self.arrays) == list(model) and all(
             reference() is array
             for reference, array in zip(self.arrays.values(), model.values(), strict=True)

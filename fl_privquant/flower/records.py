@@ -1,9 +1,9 @@
-"""Flower's records and replies of values that are known to be valid, made without Flower's checks of them.
+"""Flower's records and replies, made without Flower's checks from values that are known to be valid.
 
 Flower checks each key and each value that is put into a record, and each argument of a message. In a round
-of a thousand clients with small models these checks are most of the time. What is made here has the same
+of a thousand clients with small models these checks take most of the time. What is made here has the same
 content as what Flower's constructors would make; values that somebody else has chosen still go through
-those.
+these constructors.
 """
 
 from __future__ import annotations
@@ -15,18 +15,6 @@ from typing import Any, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
 from fl_privquant.flower.arrays import KINDS, records_of
-
-__all__ = [
-    "LeanRecords",
-    "bare_message",
-    "copied_metadata",
-    "made",
-    "made_array",
-    "made_metadata",
-    "put",
-    "reply_to",
-    "values_of",
-]
 
 _Record = TypeVar("_Record")
 

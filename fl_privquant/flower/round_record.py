@@ -12,62 +12,45 @@ from fl_privquant.statement import PrivacyStatement, View
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What was asked of clients in a round, what came of it, and what clients have spent by then.
+    """What a round asked of its clients, what it resulted in, and what clients have spent since the start.
 
     The error of the mean is not in it: only a simulation knows the true updates.
-
-    Parameters
-    ----------
-    round
-        The number of the round.
-    codec
-        What encoded the round's updates, with their layout and the round's rotation.
-    asked
-        Clients that were asked.
-    survivors
-        Clients whose updates are in the aggregate; 0 if the round failed.
-    bytes_up
-        Bytes of the updates in the aggregate, the payload; with secure aggregation as wide as their sum.
-    bytes_down
-        Bytes of models and requests that were sent.
-    bytes_handshake
-        Bytes that secure aggregation takes besides, in both directions and for all clients: keys, shares,
-        lists and the headers of masked updates. A simulated sum states what a secure one would take if nobody
-        were lost; 0 without a secure sum.
-    view
-        What the server could see of the round's updates.
-    statements
-        The run's statements after the round, by quick upper bounds: see
-        :meth:`~fl_privquant.flower.PrivQuantStrategy.statements`.
-    spent
-        What the client that was asked most has spent so far in that view: a quick upper bound, or the budget,
-        which the ledger has counted in full, where that is smaller.
-    share_clipped
-        The mean share of clipped coordinates that clients report; None if they were not asked, or decline.
-    wrapped_sums
-        Coordinates whose sum was opened wrongly because it left the window in which it is looked for
-        (:mod:`fl_privquant.mechanisms.sum_ring`); None where only the residue of the sum is known, or sums
-        are exact.
-    seconds_clients
-        Time from the request until the replies were there, and opened if they are a secure sum.
-    seconds_aggregate
-        Time that decoding and the wrapped strategy took.
     """
 
     round: int
+    """The number of the round."""
     codec: UpdateCodec
+    """What encoded the round's updates, with their layout and the round's rotation."""
     asked: int
+    """Clients that were asked."""
     survivors: int
+    """Clients whose updates are in the aggregate; 0 if the round failed."""
     bytes_up: int
+    """Bytes of the updates in the aggregate; with secure aggregation each code is as wide as their sum."""
     bytes_down: int
+    """Bytes of models and requests that were sent."""
     bytes_handshake: int
+    """Bytes that secure aggregation takes besides, in both directions and for all clients: keys, shares,
+    lists and the headers of masked updates. A simulated sum states what a secure one would take if nobody
+    were lost; 0 without a secure sum."""
     view: View
+    """What the server could see of the round's updates."""
     statements: tuple[PrivacyStatement, ...]
+    """The run's statements after the round, by quick upper bounds: see
+    :meth:`~fl_privquant.flower.PrivQuantStrategy.statements`."""
     spent: PrivacyStatement
+    """What the client that was asked most has spent so far in that view: a quick upper bound, or the budget,
+    which the ledger has counted in full, where that is smaller."""
     share_clipped: float | None
+    """The mean share of clipped coordinates that clients report; None if they were not asked, or decline."""
     wrapped_sums: int | None
+    """Coordinates whose sum was opened wrongly because it left the window in which it is looked for
+    (:mod:`fl_privquant.mechanisms.sum_ring`); None where only the residue of the sum is known, or sums are
+    exact."""
     seconds_clients: float
+    """Time from the request until the replies were there, and opened if they are a secure sum."""
     seconds_aggregate: float
+    """Time that decoding and the wrapped strategy took."""
 
     @property
     def encoding(self) -> Encoding:

@@ -22,7 +22,7 @@ from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
-from fl_privquant.flower.protocol import Reply
+from fl_privquant.flower.protocol import RECORD_SECAGG, Reply
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
@@ -30,7 +30,6 @@ from fl_privquant.secagg.messages import Invitation
 KEY_STAGE: Final = "secagg-stage"
 KEY_DATA: Final = "secagg-data"
 KEY_DELIVERY: Final = "secagg-delivery"
-RECORD: Final = "secagg"
 
 IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
@@ -50,10 +49,11 @@ class SecureAggregationMod:
     message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
-    client's state until the round ends, and erased with it; the keys that its identity shares with those of
-    other clients stay there for the next round. Assumes: one process at a time answers for a
-    client. Flower stores a state after the reply was sent, and within a process a stage is answered once,
-    from whichever copy; several processes that answer for the same client do not know of each other.
+    client's state until the round ends, and is erased then; the keys that its identity shares with those of
+    other clients stay there for the next round.
+    Assumes: one process at a time answers for a client. Flower stores a state after the reply was sent.
+    Within a process each stage is answered only once, from whichever copy of the state; several processes
+    that answer for the same client do not know of each other.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class SecureAggregationMod:
         stage = protocol_record(msg)
         try:
             if stage is not None:
-                return _answer(msg, self._step(stage, ctxt))
+                return Message(protocol_content(self._step(stage, ctxt)), reply_to=msg)
             return self._train(msg, ctxt, call_next)
         except PrivQuantError as error:
             reason = f"{type(error).__name__}: {error}"
@@ -114,9 +114,9 @@ class SecureAggregationMod:
         delivery = deliveries[0]
         asked = Asked.read(msg)
         state = self._state(ctxt)
-        # Before the training: what cannot be masked need not be computed.
+        # Before the training, which would be in vain if the codes could not be masked.
         ring = _invited_ring(state.invitation, asked.codec)
-        # Masks depend on what a client is asked for: where clients are asked otherwise, they do not cancel.
+        # Masks depend on the request: those of clients that got different requests do not cancel.
         _keeping(state, ctxt, lambda: state.settle(delivery, asked.digest))
         masked: list[bytes] = []
 
@@ -132,7 +132,7 @@ class SecureAggregationMod:
         try:
             reply = Reply.from_content(out.content)
         except Exception:
-            # The app has seen the data by now: the reason stays here. With PrivQuantMod below there is none.
+            # The app has seen the data by now, so that the reason must not leave the client.
             log(WARNING, "SecureAggregationMod: %s", traceback.format_exc())
             reply = None
         if reply is None or [reply.payload] != masked:
@@ -155,9 +155,9 @@ class SecureAggregationMod:
 def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
     """The ring of integers that the sum is taken in, if it is one for the codes of the request.
 
-    Another one is refused: before codes are drawn, not after. Otherwise some codes would fit and others not,
-    so that a refusal would tell them. Of the two that are left, the one for all sums and the narrower one for
-    honest sums, the server may choose: a residue reveals no more than the sum.
+    Another ring is refused before codes are drawn. If it were refused afterwards, because the codes do not
+    fit, the refusal would reveal something about them. The server may choose between the ring for all sums
+    and the narrower one for honest sums, as a residue reveals no more than the sum.
     """
     mechanism = codec.mechanism
     if not mechanism.summable:
@@ -176,12 +176,16 @@ def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
 
 def protocol_record(message: Message) -> ConfigRecord | None:
     """The record of the protocol in a message, if it has one."""
-    record = message.content.get(RECORD) if message.has_content() else None
+    record = message.content.get(RECORD_SECAGG) if message.has_content() else None
     return record if isinstance(record, ConfigRecord) else None
 
 
-def _answer(message: Message, data: bytes) -> Message:
-    return Message(RecordDict({RECORD: ConfigRecord({KEY_DATA: data})}), reply_to=message)
+def protocol_content(data: bytes, stage: str | None = None) -> RecordDict:
+    """The content of a message of the protocol: its data and, in requests, the stage that it asks for."""
+    record = ConfigRecord({KEY_DATA: data})
+    if stage is not None:
+        record[KEY_STAGE] = stage
+    return RecordDict({RECORD_SECAGG: record})
 
 
 def _load(ctxt: Context, policy: ClientPolicy) -> ClientRound | None:

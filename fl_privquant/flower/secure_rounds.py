@@ -13,24 +13,14 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Final
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fl_privquant.errors import SecureAggregationError, one_line
+from fl_privquant.flower import secure_mod
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.remarks import failure_lines
-from fl_privquant.flower.secure_mod import (
-    ADVERTISE,
-    CONFIRM,
-    IDENTIFY,
-    KEY_DATA,
-    KEY_STAGE,
-    RECORD,
-    SHARE,
-    UNMASK,
-    protocol_record,
-)
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
 from fl_privquant.secagg.identities import KnownClients
@@ -48,27 +38,22 @@ class SecureRounds:
         Seconds that a stage of the protocol may take.
     settings
         Fields of :class:`~fl_privquant.secagg.RoundConfig` that are the same in all rounds.
-
-    Attributes
-    ----------
-    excluded
-        Nodes that broke the protocol in a former round, and are not asked again.
-    handshake_bytes
-        Bytes of the protocol's messages in the last round, both directions together, without packed codes.
     """
 
     def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
         self.timeout = timeout
+        # Nodes that broke the protocol in a former round, and are not asked again.
         self.excluded: set[int] = set()
+        # Bytes of the protocol's messages in the last round, both directions together, without packed codes.
         self.handshake_bytes = 0
         self._settings = settings
         self._session = new_session()
         self._server: ServerRound | None = None
         self._grid: Grid | None = None
         self._round = 0
-        # Nodes by the ids of the clients in them: the same, unless clients go by their names.
+        # The node of each client id; the two numbers are equal unless clients have names.
         self._nodes: dict[int, int] = {}
-        # Clients by the nodes that have proved to be them.
+        # The client id of each node that has proved who it is.
         self._met: dict[int, int] = {}
         # Nodes that failed in the stages under way, by the reason.
         self._failures: dict[str, list[int]] = {}
@@ -85,8 +70,8 @@ class SecureRounds:
     ) -> dict[int, bytes]:
         """Agree on masks with these nodes; returns what each participant gets with its train message.
 
-        ``ring`` is what the codes of so many clients are added up in: some of the nodes may not take part.
-        ``context`` is the digest of what they are asked for.
+        ``ring`` gives the integers in which the codes of so many clients are added up, as some of the nodes
+        may not take part. ``context`` is the digest of the request.
         """
         self._server, self._grid, self._round = None, grid, server_round
         self.handshake_bytes = 0
@@ -103,8 +88,8 @@ class SecureRounds:
         )
         server = ServerRound(config, clients)
         with self._explained(server):
-            self._exchange(ADVERTISE, dict.fromkeys(clients, server.invitation()), server.receive)
-            self._exchange(SHARE, server.rosters(), server.receive)
+            self._exchange(secure_mod.ADVERTISE, dict.fromkeys(clients, server.invitation()), server.receive)
+            self._exchange(secure_mod.SHARE, server.rosters(), server.receive)
             requests = {self._nodes[client]: data for client, data in server.mask_requests(context).items()}
         self._server = server
         self.handshake_bytes += sum(map(len, requests.values()))
@@ -125,8 +110,8 @@ class SecureRounds:
                     self.handshake_bytes += len(payloads[node]) - server.payload_bytes
             survivors = server.survivor_lists()
             check(server.num_survivors)
-            self._exchange(CONFIRM, survivors, server.receive)
-            self._exchange(UNMASK, server.unmask_requests(), server.receive)
+            self._exchange(secure_mod.CONFIRM, survivors, server.receive)
+            self._exchange(secure_mod.UNMASK, server.unmask_requests(), server.receive)
             opened = server.finish()
             self._note_rejected(server)
         log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
@@ -165,7 +150,7 @@ class SecureRounds:
             self._fail(self._nodes[client], reason)
 
     def _clients(self, nodes: list[int]) -> list[int]:
-        """The clients in these nodes; with a list of known clients, those that prove to be on it."""
+        """The ids of the clients on these nodes; with a list of known clients, only of those on the list."""
         known = self._settings.get("identities")
         if not isinstance(known, KnownClients):
             self._nodes = {node: node for node in nodes}
@@ -180,7 +165,7 @@ class SecureRounds:
             else:
                 self._met[node] = client
 
-        self._exchange(IDENTIFY, dict.fromkeys(strangers, self._session), meet)
+        self._exchange(secure_mod.IDENTIFY, dict.fromkeys(strangers, self._session), meet)
         # Of several nodes that have one client's key, the last takes part.
         self._nodes = {self._met[node]: node for node in nodes if node in self._met}
         if len(self._nodes) < 2:
@@ -198,7 +183,7 @@ class SecureRounds:
             return
         messages = [
             Message(
-                RecordDict({RECORD: ConfigRecord({KEY_STAGE: stage, KEY_DATA: data})}),
+                secure_mod.protocol_content(data, stage),
                 self._nodes[client],
                 MessageType.TRAIN,
                 group_id=str(self._round),
@@ -209,8 +194,8 @@ class SecureRounds:
         self.handshake_bytes += sum(map(len, outgoing.values()))
         for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
             node = reply.metadata.src_node_id
-            record = None if reply.has_error() else protocol_record(reply)
-            data = None if record is None else record.get(KEY_DATA)
+            record = None if reply.has_error() else secure_mod.protocol_record(reply)
+            data = None if record is None else record.get(secure_mod.KEY_DATA)
             if node in clients and isinstance(data, bytes):
                 self.handshake_bytes += len(data)
                 receive(clients[node], data)

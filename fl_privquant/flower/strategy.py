@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.accounting.client_sampling import ClientSampling
@@ -48,7 +49,8 @@ class PrivQuantStrategy(StrategyWrapper):
 
     Every reply is checked (node, round, version, mechanism, length, range of codes). A bad reply is dropped,
     and logged with the id of its node. All clients have the same weight: the number of examples that the
-    wrapped strategy weighs by is replaced by 1, because weights would change the sensitivity and leak it.
+    wrapped strategy weighs by is replaced by 1, because weights would change the sensitivity, and would
+    reveal how many examples a client has.
 
     Guarantee: with :class:`~fl_privquant.flower.PrivQuantMod` on the clients, what the server sees of a
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
@@ -140,10 +142,6 @@ class PrivQuantStrategy(StrategyWrapper):
         super().__init__(strategy)
         if any(isinstance(wrapped, PrivQuantStrategy) for wrapped in strategy_stack(strategy)):
             raise InvalidSpecError("strategy: it holds a PrivQuantStrategy already; updates are encoded once")
-        if max_failed_rounds < 0:
-            raise InvalidSpecError(f"max_failed_rounds: {max_failed_rounds} is below 0")
-        if not 0 <= rotation_seed < 1 << 31:
-            raise InvalidSpecError(f"rotation_seed: {rotation_seed} is outside 0..2^31 - 1")
         clip, scales = single_clip(clip, clip_scales)
         fields = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "keep": keep}
         # rotate=False is the default, and contradicts no other argument.
@@ -151,12 +149,12 @@ class PrivQuantStrategy(StrategyWrapper):
         self.plan = arguments.plan
         self.policy = as_policy(arguments.encoding)
         self.arrays = ArrayChoice(include, exclude, scales)
-        self.rotation_seed = rotation_seed
+        self.rotation_seed = checks.whole("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = report_clipping
         self.private_metrics = metric_ranges(private_metrics, self.plan, self.weighted_by_key)
         # Names of what clients send beside their updates, outside of all accounting.
         self.uncounted_metrics: set[str] = set()
-        self.max_failed_rounds = max_failed_rounds
+        self.max_failed_rounds = checks.whole("max_failed_rounds", max_failed_rounds, 0)
         self.aggregation = arguments.aggregation
         self.sampling = sampling_of(sampling, self.aggregation, self.plan, simulated)
         self.budget = arguments.budget
@@ -233,7 +231,7 @@ class PrivQuantStrategy(StrategyWrapper):
         return self._account.statements(mechanism, refine)
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
-        """The statements, and what they do not cover, in lines; no epsilon stands without its unit."""
+        """The statements as lines, and what they do not cover; every epsilon is given with its unit."""
         lines = [str(statement) for statement in self.statements(refine)]
         last = self.ledger.last_release
         voted = self.policy.clip_quantile
@@ -354,7 +352,7 @@ class PrivQuantStrategy(StrategyWrapper):
         return replies_by_node
 
     def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> Opened:
-        """What the replies add up to; nothing if no sum may be opened, or if it must not be applied."""
+        """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
             opened = self._exchange.open(replies, current.codec, current.model)

@@ -105,21 +105,14 @@ def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
 
 @dataclass
 class StoppedResult(Result):
-    """The result of a run whose budget did not last until the last round.
-
-    Parameters
-    ----------
-    stopped
-        Which round was not begun, and what was spent (``stopped.statement``).
-    rounds
-        Number of the last round that was finished.
-    planned_rounds
-        Rounds that were asked for.
-    """
+    """The result of a run whose budget did not last until the last round."""
 
     stopped: BudgetExhaustedError | None = None
+    """Which round was not begun, and what was spent (``stopped.statement``)."""
     rounds: int = 0
+    """Number of the last round that was finished."""
     planned_rounds: int = 0
+    """Rounds that were asked for."""
 
     @property
     def reason(self) -> str:
@@ -134,20 +127,13 @@ class StoppedResult(Result):
 class KeptRun(StrategyWrapper):
     """Runs Flower's loop over the rounds of a strategy, and keeps its results from round to round.
 
-    Flower counts rounds from 1 in each loop. Here they go on from those that were finished before, which
-    :attr:`rounds_before` counts, and the result holds all of them.
+    Flower counts rounds from 1 in each loop. Here they go on from those that were finished before, whose
+    number is :attr:`rounds_before`, and :attr:`result` holds the model and the metrics of all of them.
 
     A budget that runs out ends the loop with a :class:`StoppedResult`. But a budget that does not allow even
     the first release is a mistake in the settings, and its error is raised. A run that was killed several
     times may have spent its budget before any round was finished. That is a result, with the initial model,
     because releases were made and must be stated.
-
-    Attributes
-    ----------
-    result
-        The model and the metrics so far.
-    rounds_before
-        Rounds that were finished before this loop.
     """
 
     def __init__(self, strategy: Strategy) -> None:

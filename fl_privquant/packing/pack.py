@@ -14,12 +14,12 @@ bytes  holds   meaning
 ====== ======= ====================================================================
 
 **Fixed width.** Value i occupies the bits i*width to (i+1)*width - 1 of the body, bit b of the body being bit
-b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums are sent so, and
-indices of m levels, at ceil(log2 m) bits.
+b % 8 of byte b // 8; the bits that remain in the last byte are 0. Codes and masked sums are sent in this way,
+and so are indices of m levels, at ceil(log2 m) bits.
 
-**Grouped.** Where m is no power of two, as many base-m digits as fit a 64-bit word share one (the first is
-the least significant), if that takes fewer bits: 1.6 instead of 2 for m = 3, 2.37 instead of 3 for m = 5. The
-digits left over at the end take the fewest bytes that can hold them.
+**Grouped.** If m is not a power of two, the indices are digits in base m, and as many digits as fit share a
+64-bit word (the first is the least significant), if that takes fewer bits: 1.6 per index instead of 2 for
+m = 3, 2.37 instead of 3 for m = 5. The digits left over at the end take the fewest bytes that can hold them.
 
 The layout follows from the header, and every vector has exactly one payload: a payload with another size, a
 digit out of range or a padding bit that is set is refused. Sizes depend on the number of coordinates and
@@ -29,8 +29,6 @@ levels alone, never on the data.
 from __future__ import annotations
 
 import functools
-import io
-import operator
 import struct
 from collections.abc import Iterator
 from typing import Any, Final
@@ -61,7 +59,7 @@ _CHUNK: Final = 1 << 16
 _WORD: Final = np.dtype("<u8")
 
 Payload = bytes | bytearray | memoryview | NDArray[np.uint8]
-"""What an encoded update can come as."""
+"""The types in which an encoded update may arrive."""
 
 Ints = NDArray[Any]
 
@@ -79,13 +77,12 @@ def pack_indices(indices: ArrayLike, num_levels: int) -> bytes:
     values = integers(indices, "indices", num_levels - 1)
     header = write_header(KIND_INDICES, num_levels, values.size)
     per_word = _digits_per_word(num_levels)
-    body_size = packed_size(values.size, num_levels=num_levels) - HEADER_BYTES
-    target = _PayloadBuffer(header, body_size)
+    body = np.empty(packed_size(values.size, num_levels=num_levels) - HEADER_BYTES, dtype=np.uint8)
     if per_word:
-        _join(values.astype(code_type(width), copy=False), num_levels, per_word, target.body)
+        _join(values.astype(code_type(width), copy=False), num_levels, per_word, body)
     else:
-        _narrow(values, width, target.body)
-    return target.finish()
+        _narrow(values, width, body)
+    return b"".join([header, body.data])
 
 
 def unpack_indices(payload: Payload, num_levels: int, length: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
@@ -120,9 +117,9 @@ def pack_codes(codes: ArrayLike, width: int) -> bytes:
     width = _checked_width(width)
     values = integers(codes, "codes", (1 << width) - 1)
     header = write_header(KIND_CODES, width, values.size)
-    target = _PayloadBuffer(header, packed_size(values.size, width=width) - HEADER_BYTES)
-    _narrow(values, width, target.body)
-    return target.finish()
+    body = np.empty(packed_size(values.size, width=width) - HEADER_BYTES, dtype=np.uint8)
+    _narrow(values, width, body)
+    return b"".join([header, body.data])
 
 
 def unpack_codes(payload: Payload, width: int, length: int) -> NDArray[np.uint32]:
@@ -146,9 +143,7 @@ def packed_size(length: int, *, num_levels: int | None = None, width: int | None
     >>> packed_size(1_000_000, num_levels=4), packed_size(1_000_000, width=11)
     (250016, 1375016)
     """
-    length = operator.index(length)
-    if not 0 <= length <= _MAX_LENGTH:
-        raise InvalidSpecError(f"length: {length} is outside 0..2^48")
+    length = checks.whole("length", length, 0, _MAX_LENGTH)
     if (num_levels is None) == (width is None):
         raise InvalidSpecError(f"num_levels {num_levels}, width {width}: give one of the two")
     if num_levels is not None:
@@ -166,10 +161,8 @@ def write_header(kind: int, parameter: int, length: int) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, kind, parameter, length)
 
 
-def read_body(
-    payload: Payload, kind: int, parameter: int, length: int, body_size: int | None
-) -> NDArray[np.uint8]:
-    """The body of a payload whose header and size are as expected (``body_size`` None: any size)."""
+def read_body(payload: Payload, kind: int, parameter: int, length: int, body_size: int) -> NDArray[np.uint8]:
+    """The body of a payload whose header and size are as expected."""
     buffer: Any = payload
     try:
         view = memoryview(buffer).cast("B")
@@ -193,7 +186,7 @@ def read_body(
             raise InvalidUpdateError(
                 f"payload: {name} {received!r}, expected {expected!r}; sender and receiver disagree"
             )
-    if body_size is not None and view.nbytes != HEADER_BYTES + body_size:
+    if view.nbytes != HEADER_BYTES + body_size:
         raise InvalidUpdateError(
             f"payload: {view.nbytes} bytes, expected {HEADER_BYTES + body_size} for {length} coordinates"
         )
@@ -210,23 +203,6 @@ def check_range(values: Ints, name: str, largest: int) -> None:
         raise InvalidUpdateError(
             f"{name}: {highest if highest > largest else lowest} is outside 0..{largest}"
         )
-
-
-class _PayloadBuffer:
-    """A ``bytes`` object that is written in place once: BytesIO hands out its buffer and then itself."""
-
-    def __init__(self, header: bytes, body_size: int) -> None:
-        # No name may keep the initial bytes: only while the stream owns them alone does it not copy.
-        self._stream = io.BytesIO(bytes(HEADER_BYTES + body_size))
-        self._view = self._stream.getbuffer()
-        self._view[:HEADER_BYTES] = header
-        self.body: NDArray[np.uint8] = np.frombuffer(self._view, dtype=np.uint8)[HEADER_BYTES:]
-
-    def finish(self) -> bytes:
-        """The payload; the body can no longer be written."""
-        del self.body
-        self._view.release()
-        return self._stream.getvalue()
 
 
 def integers(values: ArrayLike, name: str, largest: int) -> Ints:

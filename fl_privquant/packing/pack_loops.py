@@ -1,7 +1,7 @@
-"""Compiled loops of packing: whole 64-bit words in, whole words out; and tables of what indices stand for.
+"""Compiled loops of packing, which read and write whole 64-bit words, and of looking up levels by index.
 
-Kept apart so that numba is imported when the first payload is packed, not with the package. No
-loop here reads or writes beyond its arrays.
+They are a module of their own so that numba is imported when the first payload is packed, not with the
+package. No loop here reads or writes beyond its arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wire formats: how what a mechanism makes of an update is written, read, decoded and added up.
+"""Wire formats: how an encoded update is written, read, decoded and added up.
 
 A mechanism says which one it has (``Mechanism.wire_format``), and may bring one of its own:
 
@@ -91,9 +91,9 @@ class WireFormat(ABC):
         return self.mechanism.decode(self.unpack(payload), self.clip).astype(self.dtype, copy=False)
 
     def on_demand(self, payload: bytes) -> AddOnDemand | None:
-        """How estimates are added part by part, without all of them at once; None where there is no way.
+        """A function that adds estimates part by part, so that never all are in memory; None without one.
 
-        The payload is checked now, and is held in less memory than its estimates.
+        The payload is checked now, and takes less memory than its estimates.
         """
         return None
 

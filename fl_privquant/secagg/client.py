@@ -12,32 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import pack_codes
-from fl_privquant.secagg import keys, shamir
+from fl_privquant.secagg import keys, messages, shamir
 from fl_privquant.secagg.answered import answered
 from fl_privquant.secagg.client_state import ClientState, Stage
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
-from fl_privquant.secagg.messages import (
-    ClientMessage,
-    Confirmation,
-    Invitation,
-    KeyAdvertisement,
-    MaskedInput,
-    MaskRequest,
-    Roster,
-    RosterEntry,
-    SharedSeeds,
-    SurvivorList,
-    UnmaskReply,
-    UnmaskRequest,
-)
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_roster, graph_parameters
 from fl_privquant.secagg.sharing import commitment, deal, derived_share, draw_dealing
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
-from fl_privquant.secagg.wire import Octets
+from fl_privquant.secagg.wire import ClientMessage, Message, Octets
 
-_FromServer = TypeVar("_FromServer", Roster, MaskRequest, SurvivorList, UnmaskRequest)
+_FromServer = TypeVar("_FromServer", bound=Message)
 
 _SHARE: Final = shamir.SHARE_BYTES
 
@@ -81,7 +67,7 @@ class ClientRound(ClientState):
         ``previous`` is the state of the client's last round, ended or not: a round that is not later
         than it in the same session is refused, so that no round is played twice.
         """
-        proposal = Invitation.from_bytes(invitation)
+        proposal = messages.Invitation.from_bytes(invitation)
         policy = ClientPolicy() if policy is None else policy
         policy.check_invitation(proposal)
         wanted = proposal.round_id
@@ -108,17 +94,15 @@ class ClientRound(ClientState):
             self._private = keys.draw_secret()
             self._advertised = keys.public_key(self._private)
             known = self._policy.known if self._invitation.signed else b""
-            return self._signed(
-                KeyAdvertisement(self.round_id, self._client_id, b"", self._advertised, known)
-            )
+            return self._signed(messages.KeyAdvertisement, self._advertised, known)
 
     def share_keys(self, roster: Octets) -> bytes:
         """Check who takes part, agree with each neighbour, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
-            proposal = self._addressed(Roster.from_bytes(roster))
+            proposal = self._addressed(messages.Roster, roster)
             identity = self._identity
             signs_by = b"" if identity is None else identity.public_key().public_bytes_raw()
-            own = RosterEntry(self._client_id, self._advertised, signs_by)
+            own = messages.RosterEntry(self._client_id, self._advertised, signs_by)
             checked = checked_roster(proposal, self._invitation, own, self._digest, self._policy)
             self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
             self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
@@ -135,17 +119,15 @@ class ClientRound(ClientState):
             self._held[self._client_id] = bytearray(share[:_SHARE])
             for peer, pair in pairs.items():
                 self._held[peer] = bytearray(derived_share(pair, peer, self._client_id))
-            message = SharedSeeds(
-                self.round_id,
-                self._client_id,
-                b"",
+            message = self._signed(
+                messages.SharedSeeds,
                 commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
                 commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
                 keys.wrap(wrapping_seed, self._graph_digest, own.public_key, [*self._roots.values()]),
                 tuple(corrections),
             )
             keys.wipe(drawn, secrets, wrapping_seed, *pairs.values())
-            return self._signed(message)
+            return message
 
     def settle(self, request: Octets, context: bytes = b"") -> None:
         """Check with whom to mask, and bind the masks to what is asked for (``context``, of any length).
@@ -153,7 +135,7 @@ class ClientRound(ClientState):
         A call of its own, so that a client can refuse before it trains.
         """
         with self._step(Stage.SHARED, Stage.SETTLED):
-            message = self._addressed(MaskRequest.from_bytes(request))
+            message = self._addressed(messages.MaskRequest, request)
             listed = message.members.among(self._everyone or list(self._round_keys))
             members, graph = set(listed), self._graph_parameters()
             if self._client_id not in members:
@@ -190,13 +172,12 @@ class ClientRound(ClientState):
             keys.wipe(self._seed, *self._roots.values())
             self._roots.clear()
             self._round_keys.clear()
-            payload = pack_codes(vector, invitation.width)
-            return self._signed(MaskedInput(self.round_id, self._client_id, b"", payload))
+            return self._signed(messages.MaskedInput, pack_codes(vector, invitation.width))
 
     def confirm(self, survivors: Octets) -> bytes:
         """Sign the list of clients whose inputs arrived, once, with all that this client was told before."""
         with self._step(Stage.MASKED, Stage.CONFIRMED):
-            message = self._addressed(SurvivorList.from_bytes(survivors))
+            message = self._addressed(messages.SurvivorList, survivors)
             if not self._invitation.signed:
                 raise SecureAggregationError("the round is not signed: there is nothing to confirm")
             listed = message.survivors.among(self._everyone)
@@ -207,12 +188,12 @@ class ClientRound(ClientState):
             self._check_survivors(message.survivors.places)
             self._active = tuple(sorted(self._held.keys() & set(listed)))
             self._agreement = agreement_digest(self._masks_digest, listed)
-            return self._signed(Confirmation(self.round_id, self._client_id, b"", self._agreement))
+            return self._signed(messages.Confirmation, self._agreement)
 
     def unmask(self, request: Octets) -> bytes:
         """One share for each neighbour: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
-            message = self._addressed(UnmaskRequest.from_bytes(request))
+            message = self._addressed(messages.UnmaskRequest, request)
             holders = sorted(self._held)
             active = message.active.among(holders)
             self._check_active(active)
@@ -225,13 +206,9 @@ class ClientRound(ClientState):
                 self._check_confirmations(message)
             lost = [client for client in holders if client not in active]
             reply = self._signed(
-                UnmaskReply(
-                    self.round_id,
-                    self._client_id,
-                    b"",
-                    tuple(bytes(self._held[client][:_SHARE]) for client in active),
-                    tuple(bytes(self._held[client][_SHARE:]) for client in lost),
-                )
+                messages.UnmaskReply,
+                tuple(bytes(self._held[client][:_SHARE]) for client in active),
+                tuple(bytes(self._held[client][_SHARE:]) for client in lost),
             )
             self.abandon()
             return reply
@@ -263,7 +240,9 @@ class ClientRound(ClientState):
             raise
         self._stage = after
 
-    def _addressed(self, message: _FromServer) -> _FromServer:
+    def _addressed(self, kind: type[_FromServer], data: Octets) -> _FromServer:
+        """The message of that kind in these bytes, if it belongs to this round."""
+        message = kind.from_bytes(data)
         if message.round_id != self.round_id:
             raise SecureAggregationError(
                 f"a message of round {message.round_id.number} or of another session, in round "
@@ -271,7 +250,9 @@ class ClientRound(ClientState):
             )
         return message
 
-    def _signed(self, message: ClientMessage) -> bytes:
+    def _signed(self, kind: type[ClientMessage], *fields: Any) -> bytes:
+        """The message of this client with these fields, signed in signed rounds."""
+        message = kind(self.round_id, self._client_id, b"", *fields)
         body, signature = message.body(), b""
         if (identity := self._identity) is not None:
             signature = keys.sign(identity, self._graph_digest or self._digest, body)
@@ -282,7 +263,7 @@ class ClientRound(ClientState):
         """The identity key by which the client signs; None if the round is not signed."""
         return self._policy.identity if self._invitation.signed else None
 
-    def _agree_with(self, neighbours: Sequence[RosterEntry]) -> dict[int, bytearray]:
+    def _agree_with(self, neighbours: Sequence[messages.RosterEntry]) -> dict[int, bytearray]:
         """The pair secret with each neighbour; roots of masks are kept, and the private key is erased."""
         own_key, lasting, pairs = self._round_keys[self._client_id], {}, {}
         if (identity := self._identity) is not None:
@@ -309,7 +290,7 @@ class ClientRound(ClientState):
                 f"one of the survivors has {fewest} holders among them, below the threshold {graph.threshold}"
             )
 
-    def _check_confirmations(self, message: UnmaskRequest) -> None:
+    def _check_confirmations(self, message: messages.UnmaskRequest) -> None:
         graph = self._graph_parameters()
         places = graph_of(self._graph_digest, graph).witnesses(self._num_witnesses)
         witnesses = [self._everyone[place] for place in sorted(places)]
@@ -318,7 +299,7 @@ class ClientRound(ClientState):
             graph.num_clients,
             len(witnesses),
             self._graph_digest,
-            [Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
+            [messages.Confirmation(self.round_id, client, mark, self._agreement) for client, mark in signed],
         )
 
     def _check_active(self, active: Sequence[int]) -> None:
@@ -336,7 +317,7 @@ class ClientRound(ClientState):
             self._policy.check_survivors(graph.num_clients, len(active) + unknown)
 
 
-def _checked_codes(codes: ArrayLike, invitation: Invitation) -> NDArray[Any]:
+def _checked_codes(codes: ArrayLike, invitation: messages.Invitation) -> NDArray[Any]:
     """A copy of the codes as words of the masks' size; errors quote no code, which may be private."""
     vector = np.asarray(codes)
     if vector.dtype.kind not in "ui" or vector.shape != (invitation.dimension,):

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Annotated, Final, Self
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, other_version
-from fl_privquant.secagg import keys, shamir
-from fl_privquant.secagg.messages import Invitation, RoundId
+from fl_privquant.secagg import keys, shamir, wire
+from fl_privquant.secagg.messages import Invitation
 from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.parameters import GraphParameters
 from fl_privquant.secagg.policy import ClientPolicy
-from fl_privquant.secagg.wire import (
-    IDS,
-    PAYLOAD,
-    UINT32,
-    UINT64,
-    Format,
-    Octets,
-    Reader,
-    optional,
-    pack_table,
-    packed,
-    read_fields,
-    uint,
-)
+from fl_privquant.secagg.wire import Format, Octets, Reader, RoundId
 
 _STATE_MAGIC: Final = b"SC"
 _STATE_VERSION: Final = 7
@@ -45,37 +33,44 @@ class Stage(IntEnum):
 
 
 def _table(kind: type[bytes] | type[bytearray], *sizes: int) -> Format:
-    """Values by client id, each of one of these sizes."""
+    """Values by client id, each of one of these sizes: the ids, the size of each value, and the values."""
+
+    def pack(table: dict[int, bytes | bytearray]) -> list[bytes | bytearray]:
+        ids = sorted(table)
+        values = [table[client] for client in ids]
+        return [wire.pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
 
     def read(reader: Reader) -> dict[int, bytes | bytearray]:
-        table = {client: kind(value) for client, value in reader.table().items()}
-        if not {len(value) for value in table.values()} <= set(sizes):
+        ids = reader.ids()
+        lengths = [reader.number(4) for _ in ids]
+        if not set(lengths) <= set(sizes):
             raise InvalidUpdateError(f"{reader.name}: the state is damaged")
-        return table
+        return {client: kind(reader.take(length)) for client, length in zip(ids, lengths, strict=True)}
 
-    return Format(pack_table, read)
+    return Format(pack, read)
 
 
 def _secret(size: int) -> Format:
     """A secret, which can be overwritten, or nothing."""
-    written = optional(size)
+    written = wire.optional(size)
     return Format(written.pack, lambda reader: bytearray(written.read(reader)))
 
 
-_STAGE: Final = Format(uint(1).pack, lambda reader: Stage(reader.number(1)))
+_STAGE: Final = Format(wire.uint(1).pack, lambda reader: Stage(reader.number(1)))
 _INVITATION: Final = Format(
-    lambda invitation: PAYLOAD.pack(invitation.to_bytes()),
-    lambda reader: Invitation.from_bytes(PAYLOAD.read(reader)),
+    lambda invitation: wire.PAYLOAD.pack(invitation.to_bytes()),
+    lambda reader: Invitation.from_bytes(wire.PAYLOAD.read(reader)),
 )
 _PAIR_KEYS: Final = Format(
-    lambda pair_keys: PAYLOAD.pack(pair_keys.to_bytes()), lambda reader: PairKeys(PAYLOAD.read(reader))
+    lambda pair_keys: wire.PAYLOAD.pack(pair_keys.to_bytes()),
+    lambda reader: PairKeys(wire.PAYLOAD.read(reader)),
 )
 _GRAPH: Final = Format(
-    lambda graph: [bytes([graph is not None]), *(packed(graph) if graph else ())],
-    lambda reader: GraphParameters(**read_fields(GraphParameters, reader)) if reader.flag() else None,
+    lambda graph: [bytes([graph is not None]), *(wire.packed(graph) if graph else ())],
+    lambda reader: GraphParameters(**wire.read_fields(GraphParameters, reader)) if reader.flag() else None,
 )
 _SHARES: Final = _table(bytearray, shamir.SHARE_BYTES, 2 * shamir.SHARE_BYTES)
-_DIGEST: Final = optional(keys.DIGEST_BYTES)
+_DIGEST: Final = wire.optional(keys.DIGEST_BYTES)
 
 
 @dataclass(repr=False, eq=False)
@@ -86,23 +81,23 @@ class ClientState:
     """
 
     _invitation: Annotated[Invitation, _INVITATION]
-    _client_id: Annotated[int, UINT64]
+    _client_id: Annotated[int, wire.UINT64]
     _policy: ClientPolicy
     _stage: Annotated[Stage, _STAGE] = Stage.JOINED
     # The public key that was sent; then, of the roster, the graph's parameters and the keys of all
     # holders, by increasing ids, until they were used.
-    _advertised: Annotated[bytes, optional(keys.KEY_BYTES)] = b""
+    _advertised: Annotated[bytes, wire.optional(keys.KEY_BYTES)] = b""
     _parameters: Annotated[GraphParameters | None, _GRAPH] = None
-    _num_witnesses: Annotated[int, UINT32] = 0
+    _num_witnesses: Annotated[int, wire.UINT32] = 0
     _round_keys: Annotated[dict[int, bytes], _table(bytes, keys.KEY_BYTES)] = field(default_factory=dict)
     # All clients of the round, where this client was told; and what it was told, as digests.
-    _everyone: Annotated[tuple[int, ...], IDS] = ()
+    _everyone: Annotated[tuple[int, ...], wire.IDS] = ()
     _graph_digest: Annotated[bytes, _DIGEST] = b""
     _masks_digest: Annotated[bytes, _DIGEST] = b""
     _agreement: Annotated[bytes, _DIGEST] = b""
     # The clients that take part; later those whose shares this client holds and whose inputs arrived.
-    _members: Annotated[tuple[int, ...], IDS] = ()
-    _active: Annotated[tuple[int, ...], IDS] = ()
+    _members: Annotated[tuple[int, ...], wire.IDS] = ()
+    _active: Annotated[tuple[int, ...], wire.IDS] = ()
     # The private half of the public key, and the seed of the self mask.
     _private: Annotated[bytearray, _secret(keys.KEY_BYTES)] = field(default_factory=bytearray)
     _seed: Annotated[bytearray, _secret(keys.SEED_BYTES)] = field(default_factory=bytearray)
@@ -114,12 +109,11 @@ class ClientState:
 
     @cached_property
     def _digest(self) -> bytes:
-        """The digest of the invitation."""
         return keys.digest(self._invitation.to_bytes())
 
     @property
     def round_id(self) -> RoundId:
-        """Which round of which session."""
+        """The round and its session."""
         return self._invitation.round_id
 
     @property
@@ -148,7 +142,7 @@ class ClientState:
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*: those of the round until it has ended."""
-        return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *packed(self)])
+        return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *wire.packed(self)])
 
     @classmethod
     def from_bytes(cls, data: Octets, policy: ClientPolicy | None = None) -> Self:
@@ -161,7 +155,7 @@ class ClientState:
             advice = "begin the run anew on this client"
             raise InvalidUpdateError(other_version("state of a client", version, _STATE_VERSION, advice))
         try:
-            state = cls(_policy=policy or ClientPolicy(), **read_fields(cls, reader))
+            state = cls(_policy=policy or ClientPolicy(), **wire.read_fields(cls, reader))
         except InvalidUpdateError:
             raise
         except ValueError as error:

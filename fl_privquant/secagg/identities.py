@@ -1,18 +1,18 @@
-"""Identity keys of clients, and the list by which clients know one another: files, not the server's word.
+"""Identity keys of clients, and the list by which clients know one another, in files of their own.
 
 A client's *identity* is an Ed25519 key in a file of its own. A *list of known clients* gives each client a
-name and one or more public keys. The operator of the federation writes it and brings it to every client by
-another way than the server (configuration management, a signed package, a visit); an operator
-can sign it.
+name and one or more public keys. The operator of the federation writes it, and brings it to every client by
+another way than through the server (configuration management, a signed package, a visit). The operator can
+also sign it.
 
-Names, not numbers. Flower's server numbers the nodes, so that a number proves nothing. In a signed round a
-client's id is the first 8 bytes of the SHA-256 of its name: it follows from the list, the server cannot
-choose it, and no client can stand on a roster twice, whatever number of keys it has.
+*Names* identify clients. Flower's server numbers the nodes, so that a node's number proves nothing. In a
+signed round a client's id is the first 8 bytes of the SHA-256 of its name: it follows from the list, the
+server cannot choose it, and no client can be on a roster twice, however many keys it has.
 
 *Rotation*: a client may have several keys at a time. Add the new one to the list, bring the list to all, let
-the client use the new key, then remove the old one or let it expire. *Removal*: a client that is off the list
-is refused by everybody who has the new list, and by nobody who has the old one: lists are as fresh as the way
-by which they travel, and an old list with a good signature is not told from a new one.
+the client use the new key, then remove the old one or let it expire. *Removal*: a client that is no longer
+on the list is refused only by clients that have the new list. An old list with a valid signature cannot be
+distinguished from a new one, so lists must be distributed promptly.
 """
 
 from __future__ import annotations
@@ -62,13 +62,6 @@ class IdentityKey:
 class KnownClients(Mapping[int, tuple[bytes, ...]]):
     """The known clients: for each id the public keys that it may sign with on a given day.
 
-    Parameters
-    ----------
-    clients
-        Keys by name.
-    today
-        The day (UTC) for which keys are looked up; expired ones are left out, and those not yet added.
-
     Examples
     --------
     >>> key = IdentityKey(bytes(range(32)), datetime.date(2026, 1, 1), datetime.date(2026, 3, 1))
@@ -80,7 +73,9 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
     """
 
     clients: Mapping[str, tuple[IdentityKey, ...]]
+    """Keys by name."""
     today: datetime.date
+    """The day (UTC) for which keys are looked up; expired ones are left out, and those not yet added."""
 
     def __post_init__(self) -> None:
         owners: dict[object, str] = {}

@@ -25,61 +25,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.secagg.keys import (
-    DIGEST_BYTES,
-    KEY_BYTES,
-    SEED_BYTES,
-    SIGNATURE_BYTES,
-    digest,
-)
+from fl_privquant.secagg import wire
+from fl_privquant.secagg.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, digest
 from fl_privquant.secagg.shamir import SHARE_BYTES
-from fl_privquant.secagg.wire import (
-    FLAG,
-    IDS,
-    PAYLOAD,
-    SESSION_BYTES,
-    SUBSET,
-    UINT32,
-    UINT64,
-    ClientMessage,
-    Format,
-    Message,
-    RoundId,
-    Subset,
-    blocks,
-    fixed,
-    last_blocks,
-    optional,
-    pack_ids,
-    uint,
-)
-
-__all__ = [
-    "CORRECTION_BYTES",
-    "SESSION_BYTES",
-    "ClientMessage",
-    "Confirmation",
-    "Invitation",
-    "KeyAdvertisement",
-    "MaskRequest",
-    "MaskedInput",
-    "Message",
-    "Roster",
-    "RosterEntry",
-    "RoundId",
-    "SharedSeeds",
-    "Subset",
-    "SurvivorList",
-    "UnmaskReply",
-    "UnmaskRequest",
-    "pack_ids",
-]
+from fl_privquant.secagg.wire import ClientMessage, Format, Message, Subset
 
 CORRECTION_BYTES: Final = 2 * SHARE_BYTES
 """What a holder's derived shares of the two seeds are off by (:mod:`fl_privquant.secagg.sharing`)."""
 
 # The largest code, which is 1 or more; 0 where codes are residues.
-_MAX_CODE: Final = Format(lambda value: UINT64.pack(value or 0), lambda reader: UINT64.read(reader) or None)
+_MAX_CODE: Final = Format(
+    lambda value: wire.UINT64.pack(value or 0), lambda reader: wire.UINT64.read(reader) or None
+)
 
 
 @dataclass(frozen=True)
@@ -92,11 +49,11 @@ class Invitation(Message):
 
     KIND = 1
 
-    num_clients: Annotated[int, UINT32]
-    dimension: Annotated[int, UINT64]
-    width: Annotated[int, uint(1)]
+    num_clients: Annotated[int, wire.UINT32]
+    dimension: Annotated[int, wire.UINT64]
+    width: Annotated[int, wire.uint(1)]
     max_code: Annotated[int | None, _MAX_CODE]
-    signed: Annotated[bool, FLAG]
+    signed: Annotated[bool, wire.FLAG]
 
 
 @dataclass(frozen=True)
@@ -110,8 +67,8 @@ class KeyAdvertisement(ClientMessage):
 
     KIND = 2
 
-    public_key: Annotated[bytes, fixed(KEY_BYTES)]
-    known: Annotated[bytes, optional(DIGEST_BYTES)] = b""
+    public_key: Annotated[bytes, wire.fixed(KEY_BYTES)]
+    known: Annotated[bytes, wire.optional(DIGEST_BYTES)] = b""
 
 
 @dataclass(frozen=True)
@@ -147,17 +104,17 @@ class Roster(Message):
 
     KIND = 3
 
-    num_clients: Annotated[int, UINT32]
-    num_neighbors: Annotated[int, UINT32]
-    threshold: Annotated[int, UINT32]
-    num_witnesses: Annotated[int, UINT32]
-    spread: Annotated[bool, FLAG]
-    path: Annotated[tuple[bytes, ...], blocks(DIGEST_BYTES, count_bytes=1)]
-    public_keys: Annotated[tuple[bytes, ...], blocks(KEY_BYTES)]
-    ids: Annotated[tuple[int, ...], IDS] = ()
-    present: Annotated[Subset, SUBSET] = field(default_factory=Subset)
-    identified: Annotated[Subset, SUBSET] = field(default_factory=Subset)
-    identities: Annotated[tuple[bytes, ...], last_blocks(KEY_BYTES)] = ()
+    num_clients: Annotated[int, wire.UINT32]
+    num_neighbors: Annotated[int, wire.UINT32]
+    threshold: Annotated[int, wire.UINT32]
+    num_witnesses: Annotated[int, wire.UINT32]
+    spread: Annotated[bool, wire.FLAG]
+    path: Annotated[tuple[bytes, ...], wire.blocks(DIGEST_BYTES, count_bytes=1)]
+    public_keys: Annotated[tuple[bytes, ...], wire.blocks(KEY_BYTES)]
+    ids: Annotated[tuple[int, ...], wire.IDS] = ()
+    present: Annotated[Subset, wire.SUBSET] = field(default_factory=Subset)
+    identified: Annotated[Subset, wire.SUBSET] = field(default_factory=Subset)
+    identities: Annotated[tuple[bytes, ...], wire.last_blocks(KEY_BYTES)] = ()
 
     def __post_init__(self) -> None:
         _check_one_each("Roster", "identity keys", self.identities, self.identified)
@@ -176,10 +133,10 @@ class SharedSeeds(ClientMessage):
 
     KIND = 4
 
-    seed_commitment: Annotated[bytes, fixed(SEED_BYTES)]
-    wrapping_commitment: Annotated[bytes, fixed(SEED_BYTES)]
-    wrapped: Annotated[tuple[bytes, ...], blocks(SEED_BYTES)]
-    corrections: Annotated[tuple[bytes, ...], blocks(CORRECTION_BYTES)]
+    seed_commitment: Annotated[bytes, wire.fixed(SEED_BYTES)]
+    wrapping_commitment: Annotated[bytes, wire.fixed(SEED_BYTES)]
+    wrapped: Annotated[tuple[bytes, ...], wire.blocks(SEED_BYTES)]
+    corrections: Annotated[tuple[bytes, ...], wire.blocks(CORRECTION_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -188,7 +145,7 @@ class MaskRequest(Message):
 
     KIND = 10
 
-    members: Annotated[Subset, SUBSET]
+    members: Annotated[Subset, wire.SUBSET]
 
 
 @dataclass(frozen=True)
@@ -197,7 +154,7 @@ class MaskedInput(ClientMessage):
 
     KIND = 6
 
-    payload: Annotated[bytes, PAYLOAD]
+    payload: Annotated[bytes, wire.PAYLOAD]
 
 
 @dataclass(frozen=True)
@@ -206,7 +163,7 @@ class SurvivorList(Message):
 
     KIND = 11
 
-    survivors: Annotated[Subset, SUBSET]
+    survivors: Annotated[Subset, wire.SUBSET]
 
 
 @dataclass(frozen=True)
@@ -215,7 +172,7 @@ class Confirmation(ClientMessage):
 
     KIND = 12
 
-    agreement: Annotated[bytes, fixed(DIGEST_BYTES)]
+    agreement: Annotated[bytes, wire.fixed(DIGEST_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -228,9 +185,9 @@ class UnmaskRequest(Message):
 
     KIND = 7
 
-    active: Annotated[Subset, SUBSET]
-    signers: Annotated[Subset, SUBSET] = field(default_factory=Subset)
-    signatures: Annotated[tuple[bytes, ...], last_blocks(SIGNATURE_BYTES)] = ()
+    active: Annotated[Subset, wire.SUBSET]
+    signers: Annotated[Subset, wire.SUBSET] = field(default_factory=Subset)
+    signatures: Annotated[tuple[bytes, ...], wire.last_blocks(SIGNATURE_BYTES)] = ()
 
     def __post_init__(self) -> None:
         _check_one_each("UnmaskRequest", "signatures", self.signatures, self.signers)
@@ -242,8 +199,8 @@ class UnmaskReply(ClientMessage):
 
     KIND = 8
 
-    seed_shares: Annotated[tuple[bytes, ...], blocks(SHARE_BYTES)]
-    wrapping_shares: Annotated[tuple[bytes, ...], blocks(SHARE_BYTES)]
+    seed_shares: Annotated[tuple[bytes, ...], wire.blocks(SHARE_BYTES)]
+    wrapping_shares: Annotated[tuple[bytes, ...], wire.blocks(SHARE_BYTES)]
 
     def __repr__(self) -> str:
         # The shares are for the server alone.

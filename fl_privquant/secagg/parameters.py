@@ -104,7 +104,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fl_privquant.cohort import checked_fraction, count_of
+from fl_privquant import checks
+from fl_privquant.cohort import corrupt_and_lost
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg.wire import FLAG, UINT32
 
@@ -206,16 +207,10 @@ def choose_parameters(
     >>> choose_parameters(1000, signed=True)
     GraphParameters(num_clients=1000, num_neighbors=72, threshold=44, spread=True)
     """
-    if num_clients < 2:
-        raise InvalidSpecError(f"num_clients: {num_clients}, expected 2 or more")
-    corrupt = _count(num_clients, corrupt_fraction, "corrupt_fraction")
-    lost = _count(num_clients, dropout_fraction, "dropout_fraction")
-    for name, odds in (
-        ("max_security_failure", max_security_failure),
-        ("max_correctness_failure", max_correctness_failure),
-    ):
-        if not 0.0 < odds < 1.0:
-            raise InvalidSpecError(f"{name}: {odds}, expected odds between 0 and 1")
+    checks.whole("num_clients", num_clients, 2)
+    checks.inside("max_security_failure", max_security_failure, "(0, 1)")
+    checks.inside("max_correctness_failure", max_correctness_failure, "(0, 1)")
+    corrupt, lost = corrupt_and_lost(num_clients, corrupt_fraction, dropout_fraction)
     if corrupt + lost <= num_clients - 2:
         for k in [*range(MIN_NEIGHBORS, num_clients - 1, 2), num_clients - 1]:
             spread = signed and needs_cycles(num_clients, k, corrupt + lost)
@@ -253,14 +248,8 @@ def security_failure(
     2^-43.3
     """
     n, k = parameters.num_clients, parameters.num_neighbors
-    corrupt = _count(n, corrupt_fraction, "corrupt_fraction")
-    lost = _count(n, dropout_fraction, "dropout_fraction")
-    cohort = _Cohort(n, k, corrupt, lost, parameters.spread)
+    cohort = _Cohort(n, k, *corrupt_and_lost(n, corrupt_fraction, dropout_fraction), parameters.spread)
     return float(_security_failures(cohort, np.array([parameters.threshold]), server_may_lie, signed)[0])
-
-
-def _count(num_clients: int, fraction: float, name: str) -> int:
-    return count_of(checked_fraction(name, fraction), num_clients)
 
 
 class _Cohort(NamedTuple):

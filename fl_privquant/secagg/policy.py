@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg import keys
-from fl_privquant.secagg.messages import ClientMessage, Confirmation, Invitation
+from fl_privquant.secagg.messages import Confirmation, Invitation
 from fl_privquant.secagg.parameters import MIN_NEIGHBORS, GraphParameters, security_failure
 from fl_privquant.secagg.transcript import known_digest
+from fl_privquant.secagg.wire import ClientMessage
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure
 
 
@@ -36,34 +39,28 @@ class ClientPolicy:
     corrupt_fraction
         Share of the clients of a round that may work together with the server, rounded up.
     dropout_fraction
-        Share of the clients of a round that may be lost, rounded up; a sum without more is not opened.
+        Share of the clients of a round that may be lost, rounded up. If more are lost, this client does not
+        help to open the sum.
     max_security_failure
         Largest odds that the graph fails to protect a round. ``math.inf`` takes any graph: for measurements
         and tests, as nobody is protected.
     identity
         The client's own Ed25519 key: signs what it sends.
     known_identities
-        Raw Ed25519 public keys of the clients, by id, obtained other than from the server. With
-        them the client masks only towards the owners of these keys, and unmasks only what enough of them
-        were told alike; without, it trusts the server not to invent clients.
+        Raw Ed25519 public keys of the clients, by id, which must not come from the server. With them the
+        client shares masks only with the owners of these keys, and unmasks only if enough of them confirm
+        that they were told the same. Without them it trusts the server not to invent clients.
     """
 
-    min_clients: int = 3
-    corrupt_fraction: float = 0.1
-    dropout_fraction: float = 0.1
-    max_security_failure: float = 2.0**-40
+    min_clients: Annotated[int, checks.whole_in(2, 1 << 32)] = 3
+    corrupt_fraction: Annotated[float, checked_fraction] = 0.1
+    dropout_fraction: Annotated[float, checked_fraction] = 0.1
+    max_security_failure: Annotated[float, checks.number_in("(0, inf]")] = 2.0**-40
     identity: Ed25519PrivateKey | None = field(default=None, repr=False)
     known_identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.min_clients < 2:
-            raise InvalidSpecError(f"min_clients: {self.min_clients}, expected 2 or more")
-        checked_fraction("corrupt_fraction", self.corrupt_fraction)
-        checked_fraction("dropout_fraction", self.dropout_fraction)
-        if not self.max_security_failure > 0.0:
-            raise InvalidSpecError(
-                f"max_security_failure: {self.max_security_failure}, expected odds above 0"
-            )
+        checks.check_declared(self)
 
     @property
     def signed(self) -> bool:
@@ -80,7 +77,7 @@ class ClientPolicy:
         return honest_clients(self.min_clients, self.corrupt_fraction, self.dropout_fraction)
 
     def least_survivors(self, num_clients: int) -> int:
-        """Clients of ``num_clients`` whose inputs must have arrived before anything is opened."""
+        """How many inputs of ``num_clients`` clients must have arrived before anything is opened."""
         return num_clients - count_of(self.dropout_fraction, num_clients)
 
     def quorum(self, num_clients: int, num_witnesses: int) -> int:
@@ -178,9 +175,9 @@ class ClientPolicy:
         return told
 
     def vouches(self, message: ClientMessage, told: bytes) -> bool:
-        """Whether the sender signed this and was told the same; without identities the server's word counts.
+        """Whether the sender signed this message together with ``told``, the digest of the graph.
 
-        ``told`` is the digest of the graph.
+        Without known identities this cannot be checked, and every message is accepted.
         """
         if self.known_identities is None:
             return True

@@ -98,7 +98,7 @@ def _signed(
 def _unsigned(
     roster: Roster, holders: tuple[int, ...], own: RosterEntry, round_digest: bytes, policy: ClientPolicy
 ) -> CheckedRoster:
-    """The client takes the server's word for its neighbours; on a complete graph it knows all clients."""
+    """The client trusts the server to name its neighbours; on a complete graph it knows all clients."""
     entries = _entries([holder for holder in holders if holder != own.client_id], roster, own, policy)
     complete = len(holders) == roster.num_clients
     if len(roster.path) != (not complete):

@@ -6,14 +6,15 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from fl_privquant.cohort import count_of
+from fl_privquant import checks
+from fl_privquant.cohort import corrupt_and_lost, count_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg.keys import Identity
-from fl_privquant.secagg.messages import SESSION_BYTES
 from fl_privquant.secagg.parameters import GraphParameters, choose_parameters, needs_cycles, security_failure
+from fl_privquant.secagg.wire import SESSION_BYTES
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure, witnesses_needed
 
 
@@ -31,7 +32,7 @@ class RoundConfig:
     session, number
         16 bytes that name the run (:func:`new_session`), and the round in it, increasing.
     dimension
-        Codes of a client.
+        Number of codes that a client sends.
     width
         The sum is taken modulo 2^width, 1 to 32: ``codebook.sum_bits(number of invited clients)``.
     max_code
@@ -49,9 +50,9 @@ class RoundConfig:
 
     session: bytes
     number: int
-    dimension: int
-    width: int
-    max_code: int | None
+    dimension: Annotated[int, checks.whole_in(1, 1 << 48)]
+    width: Annotated[int, checks.whole_in(1, MAX_WIDTH)]
+    max_code: Annotated[int | None, checks.whole_in(1, 1 << MAX_WIDTH)]
     corrupt_fraction: float = 0.1
     dropout_fraction: float = 0.1
     max_security_failure: float = 2.0**-40
@@ -62,12 +63,7 @@ class RoundConfig:
     identities: Mapping[int, Identity] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= MAX_WIDTH:
-            raise InvalidSpecError(f"width: {self.width} bits, expected 1 to {MAX_WIDTH}")
-        if self.dimension < 1:
-            raise InvalidSpecError(f"dimension: {self.dimension}, expected 1 or more")
-        if self.max_code is not None and self.max_code < 1:
-            raise InvalidSpecError(f"max_code: {self.max_code}, expected 1 or more, or None for residues")
+        checks.check_declared(self)
         if (self.num_neighbors is None) != (self.threshold is None):
             raise InvalidSpecError(
                 f"num_neighbors {self.num_neighbors}, threshold {self.threshold}: give both or neither"
@@ -79,7 +75,7 @@ class RoundConfig:
         return self.identities is not None
 
     def least_survivors(self, num_clients: int) -> int:
-        """The fewest inputs for which clients help to open the sum."""
+        """The fewest inputs that must have arrived for clients to help to open the sum."""
         if math.isinf(self.max_security_failure):
             return 0
         return num_clients - count_of(self.dropout_fraction, num_clients)
@@ -98,7 +94,7 @@ class RoundConfig:
         return quorum_of(num_clients, self.num_witnesses(num_clients), corrupt, odds)
 
     def _corrupt_and_lost(self, num_clients: int) -> tuple[int, int]:
-        return count_of(self.corrupt_fraction, num_clients), count_of(self.dropout_fraction, num_clients)
+        return corrupt_and_lost(num_clients, self.corrupt_fraction, self.dropout_fraction)
 
     def graph(self, num_clients: int) -> GraphParameters:
         """Neighbours and threshold for this many clients, as given or computed."""

@@ -1,4 +1,4 @@
-"""The server's side of one round: it passes messages on, drops bad ones, and ends with a sum or without."""
+"""The server's side of one round: it passes messages on, drops invalid ones, and opens a sum if it can."""
 
 from __future__ import annotations
 
@@ -14,37 +14,13 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import packed_size, unpack_codes
-from fl_privquant.secagg import keys, shamir
+from fl_privquant.secagg import keys, messages, shamir, transcript
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
-from fl_privquant.secagg.messages import (
-    ClientMessage,
-    Confirmation,
-    Invitation,
-    KeyAdvertisement,
-    MaskedInput,
-    MaskRequest,
-    Roster,
-    RosterEntry,
-    RoundId,
-    SharedSeeds,
-    Subset,
-    SurvivorList,
-    UnmaskReply,
-    UnmaskRequest,
-    pack_ids,
-)
 from fl_privquant.secagg.roster_tree import levels_of, path_of
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.sharing import DealtShares, Seed, correctable, members_left
-from fl_privquant.secagg.transcript import (
-    agreement_digest,
-    graph_digest,
-    known_digest,
-    listing_digest,
-    masks_digest,
-)
-from fl_privquant.secagg.wire import Octets
+from fl_privquant.secagg.wire import ClientMessage, Octets, RoundId, Subset, pack_ids
 
 
 class ServerStage(IntEnum):
@@ -80,8 +56,8 @@ class ServerRound:
         server.unmask_requests()   -> {client: bytes}; clients send UnmaskReplies
         server.finish()            -> OpenedSum
 
-    A sender of which nothing was taken counts as lost. Closing a stage raises SecureAggregationError when too
-    few are left: nothing was released, and this round is over.
+    A client from which no valid message came in a stage counts as lost. Closing a stage raises
+    SecureAggregationError when too few clients are left: nothing was released, and this round is over.
 
     Attributes
     ----------
@@ -90,7 +66,8 @@ class ServerRound:
     graph_parameters
         Neighbours and threshold: of the round once rosters are out, before as if all invited clients came.
     culprits
-        Clients that broke the protocol, whatever others say: leave them out of later rounds.
+        Clients whose dealt shares do not open, which counts as breaking the protocol: leave them out of later
+        rounds.
     """
 
     def __init__(self, config: RoundConfig, client_ids: Iterable[int]) -> None:
@@ -105,7 +82,7 @@ class ServerRound:
                 f"width: {config.width} bits are too few for the sum of {len(invited)} codes up to "
                 f"{config.max_code}; use codebook.sum_bits({len(invited)})"
             )
-        # Fails now, rather than after clients have answered, if no graph meets the settings.
+        # If no graph meets the settings, this fails now, and not after clients have answered.
         self.graph_parameters = config.graph(len(invited))
         self.rejected: dict[int, str] = {}
         self.culprits: set[int] = set()
@@ -113,7 +90,7 @@ class ServerRound:
         self._round_id = RoundId(config.session, config.number)
         self._stage = ServerStage.ADVERTISE
         self._invited = invited
-        self._invitation = Invitation(
+        self._invitation = messages.Invitation(
             self._round_id,
             len(invited),
             config.dimension,
@@ -122,7 +99,7 @@ class ServerRound:
             config.identities is not None,
         ).to_bytes()
         self._digest = keys.digest(self._invitation)
-        self._entries: dict[int, RosterEntry] = {}
+        self._entries: dict[int, messages.RosterEntry] = {}
         # In signed rounds, the digest of the list by which each client knows others.
         self._known: dict[int, bytes] = {}
         self._graph: dict[int, tuple[int, ...]] = {}
@@ -132,10 +109,10 @@ class ServerRound:
         # The members share keys and mask with each other; the active ones' inputs are in the total.
         self._dealt = DealtShares({}, {}, 0, b"")
         self._members: dict[int, tuple[int, ...]] = {}
-        self._confirmations: dict[int, Confirmation] = {}
+        self._confirmations: dict[int, messages.Confirmation] = {}
         self._total: NDArray[Any] = np.zeros(config.dimension, dtype=lane(config.width))
         self._active: set[int] = set()
-        self._replies: dict[int, UnmaskReply] = {}
+        self._replies: dict[int, messages.UnmaskReply] = {}
 
     @property
     def num_survivors(self) -> int:
@@ -172,17 +149,17 @@ class ServerRound:
         return True
 
     def _awaited(self) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
-        """What clients send in the present stage, who does, who has done so, and what takes it."""
+        """The messages of the present stage: their class, who sends one, who has, and what takes it."""
         dealt = self._dealt
         if self._stage is ServerStage.ADVERTISE:
-            return KeyAdvertisement, self._invited, self._entries, self._take_key
+            return messages.KeyAdvertisement, self._invited, self._entries, self._take_key
         if self._stage is ServerStage.SHARE:
-            return SharedSeeds, self._graph, dealt.messages, dealt.take
+            return messages.SharedSeeds, self._graph, dealt.messages, dealt.take
         if self._stage is ServerStage.MASK:
-            return MaskedInput, self._members, self._active, self._take_input
+            return messages.MaskedInput, self._members, self._active, self._take_input
         if self._stage is ServerStage.CONFIRM:
-            return Confirmation, self._active, self._confirmations, self._take_confirmation
-        return UnmaskReply, self._active, self._replies, self._take_shares
+            return messages.Confirmation, self._active, self._confirmations, self._take_confirmation
+        return messages.UnmaskReply, self._active, self._replies, self._take_shares
 
     def _check_sender(self, sender: int, message: ClientMessage, data: Octets) -> None:
         name = type(message).__name__
@@ -201,7 +178,7 @@ class ServerRound:
         identity = (self._config.identities or {}).get(message.client_id, ())
         return keys.signer(identity, message.signature, self._graph_digest or self._digest, body)
 
-    def _take_key(self, message: KeyAdvertisement) -> None:
+    def _take_key(self, message: messages.KeyAdvertisement) -> None:
         if not keys.is_usable(message.public_key):
             raise InvalidUpdateError("KeyAdvertisement: the public key is no usable X25519 key")
         identity = b""
@@ -210,7 +187,9 @@ class ServerRound:
             if not keys.is_usable_identity(identity):
                 raise InvalidUpdateError("KeyAdvertisement: signed by a key that is no usable Ed25519 key")
         self._known[message.client_id] = message.known
-        self._entries[message.client_id] = RosterEntry(message.client_id, message.public_key, identity)
+        self._entries[message.client_id] = messages.RosterEntry(
+            message.client_id, message.public_key, identity
+        )
 
     def rosters(self) -> dict[int, bytes]:
         """Draw the graph among the clients that sent keys, and tell each its neighbours."""
@@ -227,8 +206,8 @@ class ServerRound:
         everyone = sorted(self._entries)
         num_witnesses = self._config.num_witnesses(len(everyone))
         levels = levels_of([self._entries[client].leaf for client in everyone])
-        listing = listing_digest(everyone, levels[-1][0])
-        self._graph_digest = graph_digest(self._digest, parameters, num_witnesses, listing)
+        listing = transcript.listing_digest(everyone, levels[-1][0])
+        self._graph_digest = transcript.graph_digest(self._digest, parameters, num_witnesses, listing)
         self.graph_parameters = parameters
         graph = graph_of(self._graph_digest, parameters)
         self._witnesses = [everyone[place] for place in sorted(graph.witnesses(num_witnesses))]
@@ -243,7 +222,7 @@ class ServerRound:
             path: tuple[bytes, ...] = ()
             if not self._complete:
                 path = path_of(levels, place) if self._config.signed else (listing,)
-            roster = Roster(
+            roster = messages.Roster(
                 self._round_id,
                 parameters.num_clients,
                 parameters.num_neighbors,
@@ -256,7 +235,9 @@ class ServerRound:
             rosters[client] = self._with_names(roster, client, neighbours).to_bytes()
         return rosters
 
-    def _with_names(self, roster: Roster, client: int, neighbours: tuple[int, ...]) -> Roster:
+    def _with_names(
+        self, roster: messages.Roster, client: int, neighbours: tuple[int, ...]
+    ) -> messages.Roster:
         """The roster with the ids and identities that its receiver cannot know by itself."""
         identities = self._config.identities
         if identities is None:
@@ -272,7 +253,7 @@ class ServerRound:
 
     @cached_property
     def _known_here(self) -> bytes:
-        return known_digest(self._config.identities or {})
+        return transcript.known_digest(self._config.identities or {})
 
     @cached_property
     def _present(self) -> Subset:
@@ -297,17 +278,20 @@ class ServerRound:
         self._stage = ServerStage.MASK
         told_all = self._complete or self._config.signed
         members = tuple(self._members) if told_all else ()
-        self._masks_digest = masks_digest(self._graph_digest, members, context)
+        self._masks_digest = transcript.masks_digest(self._graph_digest, members, context)
         if told_all:
-            request = MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
+            request = messages.MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
             return dict.fromkeys(members, request.to_bytes())
         asked = {
             client: Subset.of([*peers, client], list(self._dealt.points[client]))
             for client, peers in self._members.items()
         }
-        return {client: MaskRequest(self._round_id, listed).to_bytes() for client, listed in asked.items()}
+        return {
+            client: messages.MaskRequest(self._round_id, listed).to_bytes()
+            for client, listed in asked.items()
+        }
 
-    def _take_input(self, message: MaskedInput) -> None:
+    def _take_input(self, message: messages.MaskedInput) -> None:
         codes = unpack_codes(message.payload, self._config.width, self._config.dimension)
         np.add(self._total, codes.astype(self._total.dtype), out=self._total)
         self._active.add(message.client_id)
@@ -327,11 +311,11 @@ class ServerRound:
         if self._config.identities is None:
             return {}
         survivors = tuple(sorted(self._active))
-        self._agreement = agreement_digest(self._masks_digest, survivors)
+        self._agreement = transcript.agreement_digest(self._masks_digest, survivors)
         named = Subset.of(survivors, list(self._graph))
-        return dict.fromkeys(survivors, SurvivorList(self._round_id, named).to_bytes())
+        return dict.fromkeys(survivors, messages.SurvivorList(self._round_id, named).to_bytes())
 
-    def _take_confirmation(self, message: Confirmation) -> None:
+    def _take_confirmation(self, message: messages.Confirmation) -> None:
         if message.agreement != self._agreement:
             raise InvalidUpdateError("Confirmation: of something else than this client was shown")
         self._confirmations[message.client_id] = message
@@ -356,10 +340,10 @@ class ServerRound:
         named, requests = Subset.of(signers, self._witnesses), {}
         for client in sorted(asked):
             active = Subset.of(self._active, self._held_by(client))
-            requests[client] = UnmaskRequest(self._round_id, active, named, signatures).to_bytes()
+            requests[client] = messages.UnmaskRequest(self._round_id, active, named, signatures).to_bytes()
         return requests
 
-    def _take_shares(self, message: UnmaskReply) -> None:
+    def _take_shares(self, message: messages.UnmaskReply) -> None:
         sent = len(message.seed_shares), len(message.wrapping_shares)
         active, lost = map(len, self._lists(message.client_id))
         if sent != (active, lost):
@@ -409,7 +393,7 @@ class ServerRound:
         """One of the seeds of a client; whoever revealed wrong shares is named."""
         opened = self._dealt.opened(client, revealed, which, self.rejected)
         if opened is None:
-            # Too many wrong shares to be the holders': whoever dealt them is to blame.
+            # More shares are wrong than is assumed of corrupt holders, so the dealer counts as corrupt.
             self.culprits.add(client)
             threshold = self.graph_parameters.threshold
             raise self._failure(

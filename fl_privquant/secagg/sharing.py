@@ -7,10 +7,11 @@ first threshold - 1 holders are right as they are. The polynomial then gives the
 (:func:`~fl_privquant.secagg.shamir.complete`), and the dealer tells the server what their derived ones are
 off by: *corrections*, in the field. When a holder reveals a share, the server adds its correction.
 
-A correction shows nothing without the derived share, of which it is the sum with the share that is right: to
-whoever does not have the pair secret, derived shares cannot be told from uniform ones, so that neither can
-corrections. What fewer than threshold holders know, together with all corrections, is therefore independent
-of the seeds. A holder reveals the share of one seed and not of the other; the two are derived apart.
+A correction is the difference between the right share and the derived one, and reveals nothing without the
+derived share: without the pair secret, derived shares cannot be distinguished from uniform ones, and so
+neither can corrections. What fewer than threshold holders know, together with all corrections, is therefore
+independent of the seeds. A holder reveals the share of one seed and not of the other; the two are derived
+apart.
 
 A corrupt dealer can give wrong corrections, as it could give wrong shares in any scheme, and a corrupt holder
 can reveal a wrong share. The server corrects a few wrong shares (:func:`open_secret`). Only a seed that the
@@ -98,15 +99,7 @@ class Seed(IntEnum):
 
 
 class DealtShares:
-    """The messages by which the clients on a graph shared their seeds.
-
-    Attributes
-    ----------
-    points
-        For each client the point at which each holder of its seeds has its shares, by increasing ids.
-    messages
-        What each client sent.
-    """
+    """The messages by which the clients on a graph shared their seeds."""
 
     def __init__(
         self,
@@ -115,10 +108,12 @@ class DealtShares:
         threshold: int,
         round_digest: bytes,
     ) -> None:
+        # For each client the point at which each holder of its seeds has its shares, by increasing ids.
         self.points = {
             client: {holder: i + 1 for i, holder in enumerate(sorted([*neighbours, client]))}
             for client, neighbours in graph.items()
         }
+        # What each client sent.
         self.messages: dict[int, SharedSeeds] = {}
         self._entries = entries
         self._graph = graph

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_type_hints
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
@@ -142,14 +141,6 @@ class Reader:
         joined = self.take(count * size)
         return tuple([joined[start : start + size] for start in range(0, len(joined), size)])
 
-    def table(self) -> dict[int, bytes]:
-        """Values by client id, as :func:`pack_table` writes them."""
-        ids = self.ids()
-        sizes = struct.unpack(f"<{len(ids)}I", self.take(_COUNT.size * len(ids)))
-        joined = self.take(sum(sizes))
-        values = [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        return dict(zip(ids, values, strict=True))
-
     def finish(self) -> None:
         """Nothing may be left."""
         if self.left:
@@ -164,13 +155,6 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 def pack_blocks(blocks: Sequence[bytes]) -> bytes:
     """A counted list of blocks of one size."""
     return b"".join([_COUNT.pack(len(blocks)), *blocks])
-
-
-def pack_table(table: Mapping[int, bytes | bytearray]) -> list[bytes | bytearray]:
-    """Ids, sizes and values, in parts."""
-    ids = sorted(table)
-    values = [table[client] for client in ids]
-    return [pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
 
 
 class Format(NamedTuple):

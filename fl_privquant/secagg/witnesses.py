@@ -5,9 +5,9 @@ lists could open both secrets of one client. Not all n clients need to confirm f
 order, which follows from the keys of all clients, the first m are *witnesses*; a client goes on once a quorum
 of q witnesses signed the list that it was shown, with all that was told before.
 
-- *There is one list.* Two quorums among m witnesses share at least 2 q - m of them. If more than X witnesses
-  are never corrupt at a time and 2 q - m > X, they share an honest one, which signs once. The witnesses are a
-  uniform set of m clients, of which HG(n, C, m) are corrupt: q is the smallest number for which
+- *There is one list.* Two quorums among m witnesses share at least 2 q - m of them. If at most X witnesses
+  are corrupt and 2 q - m > X, the quorums share an honest witness, which signs only one list. The witnesses
+  are a uniform set of m clients, of which HG(n, C, m) are corrupt: q is the smallest number for which
   P[HG(n, C, m) >= 2 q - m] is at most half of ``max_security_failure``, after all the graphs that a server
   may try. In small rounds X = C. This holds for any m that the server chooses; m must only be the same for
   all, and is therefore part of the graph's digest. Clients that assume different numbers of corrupt clients
@@ -31,7 +31,7 @@ from fl_privquant.secagg.parameters import GRINDING_TRIES, ROUNDING, hypergeomet
 
 
 def witness_failure(max_security_failure: float) -> float:
-    """The part of the odds of a failure that is left to the witnesses; none where nobody is protected."""
+    """The part of the odds of a failure that is left to the witnesses; 0 where any graph is accepted."""
     return 0.0 if math.isinf(max_security_failure) else max_security_failure / 2
 
 

@@ -203,7 +203,7 @@ def test_a_norm_reaches_the_accountant() -> None:
 def test_a_ledger_without_its_mechanism_says_so() -> None:
     content = asked([(ONE, [1], None)]).to_dict()
     content["mechanisms"] = {}
-    with pytest.raises(InvalidSpecError, match="no release of a known mechanism"):
+    with pytest.raises(InvalidSpecError, match="not a release of a known mechanism"):
         FederationLedger.from_dict(content)
 
 

@@ -82,8 +82,8 @@ def test_a_mechanism_without_estimates_is_searched_by_its_plans() -> None:
     [
         ({"most_error": 1.0}, InfeasibleDesignError, "with all coordinates the error is"),
         ({"most_kilobytes": 1e-6}, InfeasibleDesignError, "too few"),
-        ({"most_error": 1.1, "most_kilobytes": 1.0}, InvalidSpecError, "give one of the two"),
-        ({"most_kilobytes": 1.0, "keep": 3}, InvalidSpecError, "give one of the two"),
+        ({"most_error": 1.1, "most_kilobytes": 1.0}, InvalidSpecError, "give only one of them"),
+        ({"most_kilobytes": 1.0, "keep": 3}, InvalidSpecError, "give only one of them"),
         ({"most_kilobytes": 0.0}, InvalidSpecError, "most_kilobytes"),
     ],
 )

@@ -16,8 +16,9 @@ import pytest
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, GraphParameters, choose_parameters, security_failure
 from fl_privquant.secagg.graph import Graph, graph_of
-from fl_privquant.secagg.messages import Subset, SurvivorList
+from fl_privquant.secagg.messages import SurvivorList
 from fl_privquant.secagg.parameters import _Cohort, _cut_off, _distinct
+from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import at
 
 HALF = {"corrupt_fraction": 0.1, "dropout_fraction": 0.1}

@@ -19,8 +19,9 @@ from fl_privquant.secagg import ClientRound, ServerRound, keys, shamir
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.answered import AnsweredStages
 from fl_privquant.secagg.masks import apply_masks
-from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, SharedSeeds, Subset
+from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, SharedSeeds
 from fl_privquant.secagg.sharing import Seed, corrected_holders, derived_share
+from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, open_round, shown
 
 NUM_CLIENTS = 8

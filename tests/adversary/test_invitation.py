@@ -18,7 +18,8 @@ from fl_privquant.flower import (
     SecureSum,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.secure_mod import ADVERTISE, KEY_DATA, KEY_STAGE, RECORD
+from fl_privquant.flower.protocol import RECORD_SECAGG
+from fl_privquant.flower.secure_mod import ADVERTISE, KEY_DATA, KEY_STAGE
 from fl_privquant.secagg.messages import Invitation
 from tests.flower.apps import client_app, fedavg, server_app
 
@@ -39,7 +40,7 @@ class Forging:
     def send_and_receive(self, messages: Iterable[Message], **options: Any) -> list[Message]:
         sent = list(messages)
         for message in sent:
-            record = message.content.get(RECORD)
+            record = message.content.get(RECORD_SECAGG)
             if isinstance(record, ConfigRecord) and record[KEY_STAGE] == ADVERTISE:
                 invitation = Invitation.from_bytes(record[KEY_DATA])
                 record[KEY_DATA] = replace(invitation, **self._changes).to_bytes()

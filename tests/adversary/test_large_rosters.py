@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, new_session
 from fl_privquant.secagg.graph import Graph
-from fl_privquant.secagg.messages import Invitation, Roster, RoundId
+from fl_privquant.secagg.messages import Invitation, Roster
 from fl_privquant.secagg.parameters import GraphParameters
+from fl_privquant.secagg.wire import RoundId
 from tests.adversary.mutation import watched
 
 CLIENT = 3

@@ -26,10 +26,11 @@ from fl_privquant.secagg import (
 )
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.graph import Graph
-from fl_privquant.secagg.messages import Roster, SharedSeeds, Subset, SurvivorList, UnmaskRequest
+from fl_privquant.secagg.messages import Roster, SharedSeeds, SurvivorList, UnmaskRequest
 from fl_privquant.secagg.roster_tree import root_of
 from fl_privquant.secagg.sharing import derived_share
 from fl_privquant.secagg.transcript import graph_digest, listing_digest
+from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at, open_round, shown
 
 VICTIM = 3
@@ -182,9 +183,8 @@ def deals_wrongly(round_: Round, culprit: int, wrong: Collection[int]) -> None:
             shamir.difference(correction, bytes([1, 0, 0, 0] * 10)) if holder in wrong else correction
             for holder, correction in zip(corrected, message.corrections, strict=True)
         ]
-        return round_.clients[culprit]._signed(
-            replace(message, corrections=tuple(corrections), signature=b"")
-        )
+        commitments = message.seed_commitment, message.wrapping_commitment
+        return round_.clients[culprit]._signed(SharedSeeds, *commitments, message.wrapped, tuple(corrections))
 
     round_.wire = wire
 

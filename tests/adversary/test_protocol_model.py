@@ -38,14 +38,13 @@ from fl_privquant.secagg.messages import (
     MaskRequest,
     Roster,
     RosterEntry,
-    RoundId,
-    Subset,
     SurvivorList,
     UnmaskRequest,
 )
 from fl_privquant.secagg.pair_keys import PairKeys
 from fl_privquant.secagg.sharing import derived_share
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
+from fl_privquant.secagg.wire import RoundId, Subset
 
 CLIENTS = (3, 10, 17, 24, 31, 38)
 CORRUPT, HONEST = CLIENTS[0], CLIENTS[1:]

@@ -19,9 +19,10 @@ from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import GraphParameters, keys
 from fl_privquant.secagg.graph import Graph
 from fl_privquant.secagg.masks import apply_masks
-from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, Subset
+from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster
 from fl_privquant.secagg.roster_tree import levels_of, path_of, root_from, root_of
 from fl_privquant.secagg.transcript import graph_digest, listing_digest
+from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at
 
 VICTIM, NUM_CLIENTS = 3, 47

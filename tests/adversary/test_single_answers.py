@@ -9,7 +9,8 @@ import pytest
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientRound
-from fl_privquant.secagg.messages import Subset, UnmaskReply, UnmaskRequest
+from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
+from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3

@@ -16,14 +16,8 @@ from scipy import stats
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import keys
 from fl_privquant.secagg.graph import graph_of
-from fl_privquant.secagg.messages import (
-    Confirmation,
-    MaskRequest,
-    Roster,
-    Subset,
-    SurvivorList,
-    UnmaskRequest,
-)
+from fl_privquant.secagg.messages import Confirmation, MaskRequest, Roster, SurvivorList, UnmaskRequest
+from fl_privquant.secagg.wire import Subset
 from fl_privquant.secagg.witnesses import quorum_of, witnesses_needed
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round, shown
 

@@ -197,7 +197,7 @@ def test_as_few_coordinates_as_an_error_allows() -> None:
     ("settings", "words"),
     [
         ({"most_error": 1.0}, "with all coordinates the error is"),
-        ({"most_error": 1.1, "keep": 5}, "give one of the two"),
+        ({"most_error": 1.1, "keep": 5}, "give only one of them"),
         ({"most_error": -1.0}, "most_error"),
         ({"keep": 0}, "keep"),
         ({"keep": 401}, "keep fewer"),

@@ -19,7 +19,8 @@ from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.secure_mod import _invited_ring
 from fl_privquant.mechanisms import base
 from fl_privquant.mechanisms.sum_ring import SumRing
-from fl_privquant.secagg.messages import Invitation, RoundId
+from fl_privquant.secagg.messages import Invitation
+from fl_privquant.secagg.wire import RoundId
 from tests.flower.apps import client_app, fedavg, server_app
 
 CLIENTS, DIMENSION = 40, 64

@@ -202,7 +202,7 @@ def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
     ("options", "message"),
     [
         ({"levels": 1}, "levels: 1"),
-        ({"levels": 16}, "most_levels 8"),
+        ({"levels": 16}, "from 2 to 8, which is most_levels"),
         ({"window": 0}, "window"),
         ({"smoothing": 1.0}, "smoothing"),
     ],

@@ -92,7 +92,7 @@ def test_every_client_is_served_once_and_by_a_worker(num_clients, processes):
         assert [reply.metadata.src_node_id for reply in replies] == nodes
         assert [reply.content["metrics"]["id"] for reply in replies] == list(range(num_clients))
         assert all(reply.content["metrics"]["sent"] == [7, 0] for reply in replies)
-        assert served <= set(workers.grid.worker_ids)
+        assert served <= set(workers.grid._pool.process_ids)
         assert len(served) == min(processes, num_clients)
         assert workers.ask([]) == []
 
@@ -126,7 +126,7 @@ def test_errors_of_clients_and_unknown_nodes_are_replies():
             replies = workers.ask((1, 77))
             assert [reply.error.code for reply in replies] == [2, 5]
             assert "KeyError: 'lost'" in replies[0].error.reason
-        assert len(workers.grid.worker_ids) == 2
+        assert len(workers.grid._pool.process_ids) == 2
 
 
 def test_replies_are_copies_even_if_clients_share_a_record():
@@ -163,7 +163,7 @@ def test_a_killed_worker_costs_its_clients_this_round_and_no_more():
                 assert "SIGKILL" in reply.error.reason
             else:
                 assert reply.content["metrics"]["n"] == 2
-        assert len(workers.grid.worker_ids) == 1
+        assert len(workers.grid._pool.process_ids) == 1
         # Served by the other one from now on, with the states that they had.
         after = workers.ask(nodes)
         expected = [2 if node in lost else 3 for node in nodes]
@@ -174,7 +174,7 @@ def test_without_any_worker_left_everybody_gets_an_error():
     with Workers(killing, 4) as workers:
         for partition in (0, 1, 2):
             workers.ask(range(1, 5), kill=partition)
-        assert workers.grid.worker_ids == []
+        assert workers.grid._pool.process_ids == []
         replies = workers.ask(range(1, 5))
         assert [reply.error.code for reply in replies] == [CRASHED] * 4
 
@@ -182,7 +182,7 @@ def test_without_any_worker_left_everybody_gets_an_error():
 def test_a_worker_that_is_killed_while_it_waits_is_noticed():
     with Workers(counting, 6) as workers:
         workers.ask(range(1, 7))
-        victim = workers.grid.worker_ids[0]
+        victim = workers.grid._pool.process_ids[0]
         os.kill(victim, signal.SIGKILL)
         assert gone(victim)
         replies = workers.ask(range(1, 7))
@@ -201,7 +201,7 @@ def test_workers_end_with_the_grid_and_have_randomness_of_their_own():
     with Workers(draw, 8) as workers:
         replies = workers.ask(range(1, 9))
         first = {reply.content["metrics"]["worker"]: reply.content["metrics"]["draw"] for reply in replies}
-        ids = workers.grid.worker_ids
+        ids = workers.grid._pool.process_ids
     assert len(set(first.values())) == 2
     assert all(gone(process_id) for process_id in ids)
 

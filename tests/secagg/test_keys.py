@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import keys
-from fl_privquant.secagg.messages import Invitation, RoundId
+from fl_privquant.secagg.messages import Invitation
+from fl_privquant.secagg.wire import RoundId
 
 SALT = bytes(range(32))
 # RFC 7748, section 6.1: Bob's private key, Alice's public key, and the secret they share.

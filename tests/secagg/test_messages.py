@@ -19,14 +19,13 @@ from fl_privquant.secagg.messages import (
     MaskedInput,
     MaskRequest,
     Roster,
-    RoundId,
     SharedSeeds,
-    Subset,
     SurvivorList,
     UnmaskReply,
     UnmaskRequest,
 )
 from fl_privquant.secagg.shamir import SHARE_BYTES
+from fl_privquant.secagg.wire import RoundId, Subset
 
 ids = st.integers(0, 2**64 - 1)
 keys = st.binary(min_size=32, max_size=32)

@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError, PrivQuantError, SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, Stage, keys, new_session
-from fl_privquant.secagg.messages import (
-    Invitation,
-    MaskRequest,
-    Roster,
-    RoundId,
-    Subset,
-    UnmaskReply,
-    UnmaskRequest,
-)
+from fl_privquant.secagg.messages import Invitation, MaskRequest, Roster, UnmaskReply, UnmaskRequest
+from fl_privquant.secagg.wire import RoundId, Subset
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round
 
 CLIENT = 3

@@ -10,23 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
-
-__all__ = [
-    "Engine",
-    "Federation",
-    "GridWrapper",
-    "MessageGrid",
-    "RunResult",
-    "load_app",
-    "node_config",
-    "seeded_sampling",
-]
 
 Config = Mapping[str, bool | int | float | str]
 
@@ -57,8 +47,7 @@ class Federation:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise InvalidSpecError(f"num_clients: {self.num_clients} is below 1")
+        checks.whole("num_clients", self.num_clients, 1)
         for name in ("run_config", "node_config"):
             for key, value in getattr(self, name).items():
                 if not isinstance(value, bool | int | float | str):
@@ -66,25 +55,31 @@ class Federation:
                         f"{name} {key}: {type(value).__name__}, expected a bool, number or text"
                     )
 
+    def context(
+        self, run_id: int, node_id: int, partition: int | None = None, state: RecordDict | None = None
+    ) -> Context:
+        """The context of the client that holds a partition; without a partition, that of the server."""
+        config: dict[str, bool | int | float | str] = {}
+        if partition is not None:
+            config = {
+                key: value.replace("{partition-id}", str(partition)) if isinstance(value, str) else value
+                for key, value in self.node_config.items()
+            }
+            config |= {"partition-id": partition, "num-partitions": self.num_clients}
+        own_state = RecordDict() if state is None else state
+        return Context(run_id, node_id, config, own_state, run_config=dict(self.run_config))
+
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run.
-
-    Parameters
-    ----------
-    engine
-        The engine's name.
-    state
-        The server app's ``context.state``: what its main function puts there comes back, from every
-        engine.
-    wall_seconds
-        Time of the whole run, with the engine's start.
-    """
+    """The result of a run."""
 
     engine: str
+    """The engine's name."""
     state: RecordDict
+    """The server app's ``context.state``: what its main function puts there comes back, from every engine."""
     wall_seconds: float
+    """Time of the whole run, with the engine's start."""
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -109,7 +104,7 @@ class Engine(Protocol):
 
 
 class MessageGrid(Grid):
-    """A grid whose messages are ordinary ones; the rest is for engines to say."""
+    """A grid that makes ordinary messages; engines add how these are sent and answered."""
 
     def create_message(
         self,
@@ -119,7 +114,6 @@ class MessageGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message to a node."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
@@ -130,30 +124,24 @@ class GridWrapper(MessageGrid):
         self._grid = grid
 
     def set_run(self, run: Run) -> None:
-        """Set the run that messages belong to."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """The run that messages belong to."""
         return self._grid.run
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes that are connected."""
         return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages, whose ids are returned."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to messages that are there."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages, and wait for their replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
@@ -169,21 +157,12 @@ def load_app(app: Any, kind: type[_App]) -> _App:
     return app
 
 
-def node_config(federation: Federation, partition: int) -> dict[str, bool | int | float | str]:
-    """The node config of the client that holds a partition."""
-    own = {
-        key: value.replace("{partition-id}", str(partition)) if isinstance(value, str) else value
-        for key, value in federation.node_config.items()
-    }
-    return {**own, "partition-id": partition, "num-partitions": federation.num_clients}
-
-
 @contextlib.contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Keep the garbage collector away from all objects that are there by now, while a run lasts.
+    """Exclude all objects that exist now from garbage collection, while a run lasts.
 
-    Libraries such as torch have hundreds of thousands of them, and a run of many messages has the collector
-    look at all of them again and again.
+    Libraries such as torch have hundreds of thousands of them, and a run of many messages would have the
+    collector look at all of them again and again.
     """
     if _frozen_by_others():
         yield

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import ServerApp
@@ -18,21 +18,14 @@ from flwr.supercore.run import Run
 
 from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.engines import internals
 from fl_privquant.flower.engines.engine import (
     Federation,
     MessageGrid,
     RunResult,
     frozen_objects,
     load_app,
-    node_config,
     seeded_sampling,
-)
-from fl_privquant.flower.engines.internals import (
-    copied_records,
-    create_run,
-    delivered,
-    server_identity,
-    set_message_id,
 )
 from fl_privquant.flower.engines.workers import WorkerPool
 
@@ -68,15 +61,9 @@ class InlineGrid(MessageGrid):
         self._client_app = client_app
         self._threads = threads
         run_id = next(_RUN_IDS)
-        self._run = create_run(run_id)
+        self._run = internals.create_run(run_id)
         self._contexts = {
-            _FIRST_NODE_ID + partition: Context(
-                run_id=run_id,
-                node_id=_FIRST_NODE_ID + partition,
-                node_config=node_config(federation, partition),
-                state=RecordDict(),
-                run_config=dict(federation.run_config),
-            )
+            _FIRST_NODE_ID + partition: federation.context(run_id, _FIRST_NODE_ID + partition, partition)
             for partition in range(federation.num_clients)
         }
         self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -85,7 +72,7 @@ class InlineGrid(MessageGrid):
         self._pool: WorkerPool | None = None
         self._in_workers = processes > 1
         if self._in_workers:
-            with server_identity(run_id):
+            with internals.server_identity(run_id):
                 self._pool = WorkerPool(self._deliver, self._contexts, processes)
 
     @property
@@ -95,27 +82,19 @@ class InlineGrid(MessageGrid):
             self._pool.restore_states()
         return self._contexts
 
-    @property
-    def worker_ids(self) -> list[int]:
-        """Ids of the worker processes that are left."""
-        return [] if self._pool is None else self._pool.process_ids
-
     def close(self) -> None:
         """End the workers, if there are any."""
         if self._pool is not None:
             self._pool.close()
 
     def set_run(self, run: Run) -> None:
-        """Set the run that messages belong to."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run that messages belong to."""
         return self._run
 
     def get_node_ids(self) -> Iterable[int]:
-        """Node ids, in the order of partitions."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -151,7 +130,7 @@ class InlineGrid(MessageGrid):
     def _deliver(self, message: Message, message_id: str) -> Message:
         node = message.metadata.dst_node_id
         # The same content object may go to many nodes: each must get its own.
-        arrived = delivered(message, message_id)
+        arrived = internals.delivered(message, message_id)
         context = self._contexts.get(node)
         if context is None:
             reply = Message(
@@ -160,7 +139,7 @@ class InlineGrid(MessageGrid):
         else:
             with self._locks[node]:
                 reply = self._answer(arrived, context)
-        set_message_id(reply, f"{message_id}-reply")
+        internals.set_message_id(reply, f"{message_id}-reply")
         return reply
 
     def _answer(self, message: Message, context: Context) -> Message:
@@ -168,7 +147,7 @@ class InlineGrid(MessageGrid):
             reply = self._client_app(message, context)
             # What a worker replies is copied for the server's process.
             if reply.has_content() and not self._in_workers:
-                reply.content = copied_records(reply.content)
+                reply.content = internals.copied_records(reply.content)
             return reply
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -210,15 +189,9 @@ class InlineEngine:
         # Before workers are forked, which then share the memory of these objects.
         with frozen_objects():
             grid = InlineGrid(client, federation, self.threads, self.processes)
-            context = Context(
-                run_id=grid.run.run_id,
-                node_id=SUPERLINK_NODE_ID,
-                node_config={},
-                state=RecordDict(),
-                run_config=dict(federation.run_config),
-            )
+            context = federation.context(grid.run.run_id, SUPERLINK_NODE_ID)
             try:
-                with server_identity(grid.run.run_id), seeded_sampling(federation.seed):
+                with internals.server_identity(grid.run.run_id), seeded_sampling(federation.seed):
                     server(grid, context)
             finally:
                 grid.close()

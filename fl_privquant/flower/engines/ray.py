@@ -14,13 +14,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.engines.engine import (
     Federation,
     GridWrapper,
     RunResult,
     load_app,
-    node_config,
     seeded_sampling,
 )
 
@@ -53,10 +53,8 @@ class RayEngine:
     client_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.client_cpus > 0.0 or not self.client_gpus >= 0.0:
-            raise InvalidSpecError(
-                f"client_cpus {self.client_cpus} and client_gpus {self.client_gpus}: out of range"
-            )
+        checks.inside("client_cpus", self.client_cpus, "(0, inf)")
+        checks.inside("client_gpus", self.client_gpus, "[0, inf)")
 
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
@@ -72,13 +70,7 @@ class RayEngine:
 
         @wrapped.main()
         def main(grid: Grid, context: Context) -> None:
-            run_context = Context(
-                run_id=context.run_id,
-                node_id=context.node_id,
-                node_config=context.node_config,
-                state=state,
-                run_config=dict(federation.run_config),
-            )
+            run_context = federation.context(context.run_id, context.node_id, state=state)
             ordered = _OrderedGrid(grid, federation.num_clients)
             # Ray draws from Python's random while it starts: seeding has to wait for that.
             ordered.wait_until_ready()
@@ -122,13 +114,7 @@ class _ConfiguredClientApp(ClientApp):
             return Message(RecordDict(), reply_to=message)
         partition = int(context.node_config["partition-id"])
         # A context of its own: Flower refuses one whose run config was changed.
-        own = Context(
-            run_id=context.run_id,
-            node_id=context.node_id,
-            node_config=node_config(self._federation, partition),
-            state=context.state,
-            run_config=dict(self._federation.run_config),
-        )
+        own = self._federation.context(context.run_id, context.node_id, partition, context.state)
         reply = self._app(message, own)
         context.state = own.state
         return reply
@@ -153,17 +139,14 @@ class _OrderedGrid(GridWrapper):
             raise TimeoutError(f"Ray did not run a first client in {_START_SECONDS:g} s; its log says why")
 
     def get_node_ids(self) -> Iterable[int]:
-        """Node ids, in the order of partitions."""
         return list(self._nodes)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Delegate, and put in order."""
         return self._in_order(self._grid.pull_messages(message_ids))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Delegate, and put in order."""
         return self._in_order(self._grid.send_and_receive(messages, timeout=timeout))
 
     def _in_order(self, replies: Iterable[Message]) -> list[Message]:

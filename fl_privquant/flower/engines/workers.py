@@ -1,16 +1,16 @@
 """Worker processes below the inline engine: clients run on several cores, and the results stay the same.
 
 Workers are forked from the process that runs the server, so that they have the app, its data and everything
-that was loaded before. The messages of a push are cut into parcels. A worker works on one of them, and has
-the next one at hand, so that it need not wait for the server's process. One that is done early takes parcels
-that were meant for another.
+that was loaded before. The messages that are sent together (a *push*) are divided into parcels. A worker is
+given the next parcel while it works on one, so that it need not wait for the server's process. A worker that
+is done early takes parcels that were meant for another.
 
 **States.** The state of a client comes back with its reply, and is kept in the server's process. It goes to
 a worker with the next message, unless that worker has it already. So any worker can serve any client, and
 what a client remembers does not depend on which one does.
 
-**Failures.** A worker that ends, for example because the system killed it for want of memory, takes the
-parcel with it that it was working on: the clients of this parcel get an error reply, and their states stay
+**Failures.** If a worker ends, for example because the system killed it for lack of memory, the parcel that
+it was working on is lost: the clients of this parcel get an error reply, and their states stay
 what they were, since nothing of what they computed has left the worker. Its other parcels go to the workers
 that are left; if there are none, all clients get an error reply. Workers end with the process of the server,
 however it ends.
@@ -43,14 +43,7 @@ from flwr.common.constant import ErrorCode
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.flower.arrays import read_arrays
 from fl_privquant.flower.engines.internals import flattened, set_message_id, unflattened
-from fl_privquant.flower.records import (
-    bare_message,
-    copied_metadata,
-    made,
-    made_metadata,
-)
-
-__all__ = ["WorkerPool"]
+from fl_privquant.flower.records import bare_message, copied_metadata, made, made_metadata
 
 Deliver = Callable[[Message, str], Message]
 """Delivers a message to its node under an id, and gives the reply."""
@@ -63,8 +56,8 @@ _Sent = tuple[dict[str, Any], dict[str, Any], str]
 _MOST_NODES: Final = 64
 _MOST_PARCELS: Final = 64
 # Parcels that a worker has at a time: one that it works on, and one that waits.
-_AT_HAND: Final = 2
-# How long a worker that is at work may take to end, and how often is looked whether somebody has ended.
+_GIVEN_AT_ONCE: Final = 2
+# How long a worker may take to end, and how often the processes check whether another one has ended.
 _PATIENCE_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 1.0
 
@@ -79,24 +72,16 @@ class _Parcel:
 
 @dataclass(frozen=True)
 class _Order:
-    """A parcel as a worker gets it.
-
-    Parameters
-    ----------
-    nodes
-        Its nodes.
-    states
-        The states of those whose state the worker does not have.
-    messages
-        Each message; a number stands for a record that many messages share.
-    shared
-        These records; None if the worker has them from an earlier parcel of the same push.
-    """
+    """A parcel as a worker gets it."""
 
     nodes: list[int]
+    """Its nodes."""
     states: dict[int, RecordDict]
+    """The states of those whose state the worker does not have."""
     messages: list[_Sent]
+    """Each message; a number stands for a record that many messages share."""
     shared: list[Any] | None
+    """These records; None if the worker has them from an earlier parcel of the same push."""
 
 
 @dataclass(eq=False)
@@ -261,8 +246,8 @@ class WorkerPool:
             worker.has_shared = False
 
     def _hand_over(self, worker: _Worker, push: _Push) -> None:
-        """Give a worker what it may have at hand; one without work takes from whoever has most left to do."""
-        while len(worker.given) < _AT_HAND and worker in self._workers:
+        """Give a worker its next parcels; one without work takes from the worker with the most left to do."""
+        while len(worker.given) < _GIVEN_AT_ONCE and worker in self._workers:
             busiest = max(self._workers, key=lambda other: len(other.parcels))
             if worker.parcels:
                 self._give(worker, worker.parcels.popleft(), push)
@@ -282,17 +267,17 @@ class WorkerPool:
         try:
             worker.connection.send_bytes(order)
         except OSError:
-            self._bury(worker, push)
+            self._remove(worker, push)
 
     def _take_back(self, worker: _Worker, push: _Push) -> None:
         """Take the replies that a worker has sent, and give it more to do."""
         try:
-            # Whoever has ended without a word has nothing to read.
+            # A worker that has ended without an answer has sent nothing.
             if not worker.connection.poll():
                 raise EOFError
             replies, states = worker.connection.recv_bytes(), worker.connection.recv_bytes()
         except (EOFError, OSError):
-            self._bury(worker, push)
+            self._remove(worker, push)
             return
         parcel = worker.given.popleft()
         # First of all: the worker has something to do while the replies are read here.
@@ -302,12 +287,12 @@ class WorkerPool:
             if node in self._contexts:
                 self._states[node] = states, place
 
-    def _bury(self, worker: _Worker, push: _Push) -> None:
-        """Answer for a worker that has ended, and leave what it has not begun to the others."""
+    def _remove(self, worker: _Worker, push: _Push) -> None:
+        """Answer for a worker that has ended, and give the parcels that it has not begun to the others."""
         self._workers.remove(worker)
         worker.connection.close()
         worker.process.join(_PATIENCE_SECONDS)
-        self._reason = _epitaph(worker.process)
+        self._reason = _reason_of_exit(worker.process)
         if worker.given:
             push.fail(worker.given.popleft(), self._reason)
         for number, parcel in enumerate([*worker.given, *worker.parcels]):
@@ -332,7 +317,7 @@ class WorkerPool:
 
 
 def _parts(share: list[int]) -> Iterator[list[int]]:
-    """A worker's share in parts that become smaller, so that no worker waits long for the last of another."""
+    """A worker's share in parts that become smaller, so that all workers end at about the same time."""
     least, start = -(-len(share) // _MOST_PARCELS), 0
     while start < len(share):
         size = max(least, min(_MOST_NODES, (len(share) - start) // 4))
@@ -349,11 +334,11 @@ def _loads(blob: bytes) -> Any:
     return pickle.loads(blob)  # noqa: S301
 
 
-def _epitaph(process: ForkProcess) -> str:
-    """How a worker came to its end."""
+def _reason_of_exit(process: ForkProcess) -> str:
+    """Why a worker has ended, as far as its exit code tells."""
     code = process.exitcode
     how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else "ended by itself"
-    advice = ", perhaps for want of memory; use fewer processes" if code == -signal.SIGKILL else ""
+    advice = ", perhaps for lack of memory; use fewer processes" if code == -signal.SIGKILL else ""
     return f"worker process {process.pid} of this client {how} (exit code {code}){advice}"
 
 
@@ -368,7 +353,7 @@ def _serve(
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     for other in not_ours:
         other.close()
-    # Ctrl-C reaches all processes: it is for the server's to say what ends.
+    # Ctrl-C reaches all processes, but the server's process decides which of them end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A garbage collection would touch, and so copy, all memory that is shared with the server's process.
@@ -400,7 +385,7 @@ def _receive(connection: Connection, orders: SimpleQueue[bytes | None]) -> None:
             while True:
                 orders.put(connection.recv_bytes())
     finally:
-        # Whatever ended this, such as a want of memory: the worker must not wait for ever.
+        # Whatever ended this, such as a lack of memory: the worker must not wait for ever.
         orders.put(None)
 
 
