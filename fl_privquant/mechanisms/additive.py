@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -50,7 +49,7 @@ _FLOAT_ROOM = 1.0 + 1e-9
 _FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AdditiveMechanism(Mechanism):
     """Rounding to a lattice plus integer noise modulo 2^wrap_bits, certified when it is made.
 
@@ -61,7 +60,6 @@ class AdditiveMechanism(Mechanism):
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
-    name: str
     noise: IntegerNoise
     """What is added to the lattice point."""
     levels: int
@@ -73,7 +71,6 @@ class AdditiveMechanism(Mechanism):
     claimed_epsilon: float
     claimed_delta: float
     claimed_overflow_probability: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     noise_type: ClassVar[type[IntegerNoise]]
 
@@ -88,12 +85,9 @@ class AdditiveMechanism(Mechanism):
                 f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow_probability:.9g}"
             )
 
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.levels} levels, codes of {self.wrap_bits} bits for up to "
-            f"{self.num_clients} clients, certified {self.statement.brief}, mse {self.mse():.5g}, "
-            f"mae {self.mae():.5g}>"
-        )
+    @property
+    def _form(self) -> str:
+        return f"{self.levels} levels, codes of {self.wrap_bits} bits for up to {self.num_clients} clients"
 
     @classmethod
     def of(cls, spec: AdditiveSpec) -> Self:
@@ -107,7 +101,8 @@ class AdditiveMechanism(Mechanism):
             epsilon = cls._least_epsilon(noise, spec.max_shift, delta)
         bits = cls._ring_bits(spec, noise)
         claims = (epsilon, delta, spec.overflow_probability)
-        return cls(cls.kind, noise, spec.levels, spec.num_clients, bits, *claims, spec.parameters())
+        sizes = (spec.levels, spec.num_clients, bits)
+        return cls(cls.kind, noise, *sizes, *claims, parameters=spec.parameters())
 
     @classmethod
     def _least_noise(cls, spec: AdditiveSpec) -> IntegerNoise:

@@ -43,13 +43,18 @@ _MAX_HEADER_BYTES = 1 << 20
 _MAX_NAME = 64
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Mechanism(ABC):
-    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use.
+    """A mechanism for inputs in [-clip, clip]. Its law is that for a clip of 1; the clip is given on use.
 
-    Subclasses are frozen dataclasses. Fields of these names have one meaning in all of them: ``name`` is the
-    registered name, ``parameters`` says how it was designed, for reports, and ``claimed_epsilon`` is what the
-    design was asked for. What is certified when a mechanism is made is at most what is claimed.
+    Subclasses are frozen dataclasses. A field ``claimed_epsilon`` holds the privacy loss that the design was
+    asked for. The certified one is computed when the mechanism is made, and must not exceed it.
     """
+
+    name: str
+    """The registered name."""
+    parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """How the mechanism was designed, for reports."""
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
@@ -64,14 +69,29 @@ class Mechanism(ABC):
     """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
-    name: str
-    parameters: Mapping[str, Any]
-
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if kind:
             cls.kind = kind
             Mechanism._kinds[kind] = cls
+
+    def __repr__(self) -> str:
+        privacy = f"certified {self.statement.brief}"
+        if math.isinf(self.epsilon):
+            privacy = "not private"
+        elif self.outputs_floats:
+            privacy = f"{self.statement.brief} in exact arithmetic only"
+        bias = f", bias up to {self.max_bias:.3g} of the clip" if self.max_bias else ""
+        return f"<{self.name}: {self._form}, {privacy}, {self._errors}{bias}>"
+
+    @property
+    @abstractmethod
+    def _form(self) -> str:
+        """The form of what is sent, such as the number of levels, in words."""
+
+    @property
+    def _errors(self) -> str:
+        return f"mse {self.mse():.5g}, mae {self.mae():.5g}"
 
     @property
     def epsilon(self) -> float:
@@ -282,6 +302,10 @@ class LatticeMechanism(Mechanism):
         return self.codebook.num_levels
 
     @property
+    def _form(self) -> str:
+        return f"{self.num_levels} levels"
+
+    @property
     def values(self) -> Floats:
         """(m,) output values for inputs in [-1, 1]."""
         return self.codebook.values
@@ -334,7 +358,7 @@ class LatticeMechanism(Mechanism):
         return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableMechanism(LatticeMechanism, kind="table"):
     """A mechanism that draws from a certified table of integer weights.
 
@@ -342,19 +366,11 @@ class TableMechanism(LatticeMechanism, kind="table"):
     the codes, certified in exact arithmetic on the very table that is sampled from.
     """
 
-    name: str
     table: CertifiedTable
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table.certify(self.claimed_epsilon)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
-            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
 
     @property
     def epsilon(self) -> float:

@@ -70,9 +70,6 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
 
     table: BiasedTable
 
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, bias up to {self.max_bias:.3g} of the clip>"
-
     def bias(self, x: ArrayLike) -> Floats:
         inputs = np.asarray(x, dtype=np.float64)
         return np.asarray(self.law.mean_at(inputs).reshape(inputs.shape) - np.clip(inputs, -1.0, 1.0))
@@ -108,7 +105,7 @@ def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
     def certify(law: Law) -> BiasedTableMechanism:
         table = BiasedTable.from_law(law, codebook, spec.epsilon)
         tuned = {"margin": margin, "keep": keep, "rate": rates[0]}
-        return BiasedTableMechanism("biased", table, spec.epsilon, spec.parameters() | tuned)
+        return BiasedTableMechanism("biased", table, spec.epsilon, parameters=spec.parameters() | tuned)
 
     return design_with_slack(law_of, certify, spec.epsilon)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -66,7 +65,7 @@ class FloatMechanism(UnsummableMechanism):
         return floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ContinuousMechanism(FloatMechanism):
     """The clipped input plus real noise, in floating point.
 
@@ -78,11 +77,11 @@ class ContinuousMechanism(FloatMechanism):
     ``scale`` is that of the noise, for inputs in [-1, 1]; claims are checked against it.
     """
 
-    name: str
     scale: float
     claimed_epsilon: float
     claimed_delta: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    _form = "floats"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.scale < np.inf:
@@ -91,12 +90,6 @@ class ContinuousMechanism(FloatMechanism):
             raise CertificationError(
                 f"{self.name}: noise of scale {self.scale:.9g} has not the claimed {self.statement.brief}"
             )
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: floats, {self.statement.brief} in exact arithmetic only, "
-            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
 
     @property
     def epsilon(self) -> float:

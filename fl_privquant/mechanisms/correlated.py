@@ -95,7 +95,8 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
 @register("correlated", CorrelatedSpec, 223, "#2a9d8f")
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
-    return CorrelatedMechanism("correlated", spec.levels, spec.parameters(), spec.num_clients)
+    sizes = (spec.levels, spec.num_clients)
+    return CorrelatedMechanism("correlated", *sizes, parameters=spec.parameters())
 
 
 def _entries(stream: RandomStream, num_clients: int, rank: int, count: int) -> Floats:

@@ -80,7 +80,7 @@ def design_csgm(spec: CsgmSpec) -> TableMechanism:
             f"{epsilon:g}; raise noise, or leave it out"
         )
     claimed = table.epsilon if epsilon is None else float(epsilon)
-    return TableMechanism("csgm", table, claimed, {**spec.parameters(), "noise": noise})
+    return TableMechanism("csgm", table, claimed, parameters={**spec.parameters(), "noise": noise})
 
 
 def csgm_law(half: int, share: float, noise: float) -> Law:

@@ -73,7 +73,7 @@ def design_erm(spec: ErmSpec) -> TableMechanism:
         tuned = _tune(spec, codebook.values)
         gamma, law = tuned.rate, tuned.law
     table = CertifiedTable.from_law(law, codebook, epsilon)
-    return TableMechanism("erm", table, epsilon, {**spec.parameters(), "gamma": gamma})
+    return TableMechanism("erm", table, epsilon, parameters={**spec.parameters(), "gamma": gamma})
 
 
 def erm_law(bins: Floats, gamma: float) -> Law:

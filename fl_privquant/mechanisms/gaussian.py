@@ -71,7 +71,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
     sigma = analytic_sigma(2.0, spec.epsilon, spec.delta)
-    return GaussianMechanism("gaussian", sigma, spec.epsilon, spec.delta, spec.parameters())
+    return GaussianMechanism("gaussian", sigma, spec.epsilon, spec.delta, parameters=spec.parameters())
 
 
 def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

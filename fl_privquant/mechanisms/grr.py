@@ -45,7 +45,7 @@ class GrrSpec(Spec):
 def design_grr(spec: GrrSpec) -> TableMechanism:
     """The certified mechanism at ``epsilon``."""
     table = response_table(spec.epsilon, spec.levels)
-    return TableMechanism("grr", table, spec.epsilon, spec.parameters())
+    return TableMechanism("grr", table, spec.epsilon, parameters=spec.parameters())
 
 
 def response_table(epsilon: float, levels: int) -> CertifiedTable:

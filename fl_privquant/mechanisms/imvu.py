@@ -80,7 +80,7 @@ def design_imvu(spec: ImvuSpec) -> TableMechanism:
     def certify(law: Law) -> TableMechanism:
         table = CertifiedTable.from_law(law, codebook, spec.epsilon)
         information = {"fisher_information": fisher_information(table.law)}
-        return TableMechanism("imvu", table, spec.epsilon, spec.parameters() | information)
+        return TableMechanism("imvu", table, spec.epsilon, parameters=spec.parameters() | information)
 
     def law_of(epsilon: float) -> Law:
         share = epsilon / spec.epsilon

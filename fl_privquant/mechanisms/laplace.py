@@ -57,4 +57,4 @@ def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
     """The baseline at ``epsilon``."""
     # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.
     scale = math.nextafter(2.0 / spec.epsilon, math.inf)
-    return LaplaceMechanism("laplace", scale, spec.epsilon, 0.0, spec.parameters())
+    return LaplaceMechanism("laplace", scale, spec.epsilon, 0.0, parameters=spec.parameters())

@@ -97,8 +97,9 @@ def certified_law(
     """The mechanism that draws from a law, certified; ``metric="none"``: for epsilon alone."""
     table = CertifiedTable.from_law(law, codebook, epsilon)
     if metric == "none":
-        return TableMechanism(name, table, epsilon, parameters)
-    return MetricTableMechanism(name, table, epsilon, parameters, metric, epsilon / diameter(metric))
+        return TableMechanism(name, table, epsilon, parameters=parameters)
+    claims = (epsilon, metric, epsilon / diameter(metric))
+    return MetricTableMechanism(name, table, *claims, parameters=parameters)
 
 
 _UNITS = {"l1": "|x - x'| / clip", "l2-grid": "|x - x'|^2 / clip^2, x and x' knots"}

@@ -15,9 +15,8 @@ Assumes: finite inputs; fixed point cuts off what lies beyond the clip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -47,17 +46,11 @@ class NoSpec(Spec):
     fixed_point_bits: Annotated[int | None, _BITS] = None
 
 
-@dataclass(frozen=True, eq=False)
 class NoMechanism(FloatMechanism, kind="none"):
     """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
 
     lossless = True
-
-    name: str = "none"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: floats unchanged, not private>"
+    _form = "floats unchanged"
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
@@ -79,7 +72,7 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
     """Randomized rounding to a fine lattice around 0, with ``bits`` for each coordinate.
 
@@ -90,15 +83,14 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
     array([ 0. ,  0.1, -0.5])
     """
 
-    name: str = "none"
     bits: Annotated[int, _BITS] = DEFAULT_BITS
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
 
-    def __repr__(self) -> str:
-        return f"<{self.name}: fixed point of {self.bits} bits, not private, mse {self.mse():.3g}>"
+    @property
+    def _form(self) -> str:
+        return f"fixed point of {self.bits} bits"
 
     @property
     def bits_per_coordinate(self) -> float:
@@ -133,8 +125,8 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
     """The identity, or rounding to fixed point where bits are given."""
     if spec.fixed_point_bits is None:
-        return NoMechanism("none", spec.parameters())
-    return FixedPointMechanism("none", spec.fixed_point_bits, spec.parameters())
+        return NoMechanism("none", parameters=spec.parameters())
+    return FixedPointMechanism("none", spec.fixed_point_bits, parameters=spec.parameters())
 
 
 def _copy(chunk: Chunk) -> int:

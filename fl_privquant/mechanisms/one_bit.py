@@ -55,4 +55,5 @@ class OneBitSpec(Spec):
 @register("one_bit", OneBitSpec, 80, "#5c5c5c", plans_for_sums=True, plans_for_local=True, scouts=True)
 def design_one_bit(spec: OneBitSpec) -> TableMechanism:
     """The certified two-point mechanism at ``epsilon``."""
-    return TableMechanism("one_bit", response_table(spec.epsilon, 2), spec.epsilon, spec.parameters())
+    table = response_table(spec.epsilon, 2)
+    return TableMechanism("one_bit", table, spec.epsilon, parameters=spec.parameters())

@@ -261,7 +261,7 @@ def _safest(spec: AggregateSpec, error: float, input_variance: float) -> Lattice
 
 
 def _of_table(spec: AggregateSpec, table: CertifiedTable) -> TableMechanism:
-    return TableMechanism(_NAME, table, table.epsilon, spec.parameters())
+    return TableMechanism(_NAME, table, table.epsilon, parameters=spec.parameters())
 
 
 def _of_bits(spec: AggregateSpec, trials: int, rare: int) -> LatticeMechanism:

@@ -115,7 +115,7 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
     trials = spec.levels - 1
     if spec.epsilon is not None:
         rare = _rare_for_epsilon(trials, spec.epsilon)
-        return PbmMechanism("pbm", trials, rare, spec.epsilon, spec.parameters())
+        return PbmMechanism("pbm", trials, rare, spec.epsilon, parameters=spec.parameters())
     if spec.theta is not None:
         rare = max(round(TOTAL_WEIGHT * (0.5 - spec.theta)), 1)
     else:

@@ -67,7 +67,8 @@ def design_rqm(spec: RqmSpec) -> TableMechanism:
         epsilon = spec.epsilon
         margin, keep, law = _tune(spec, epsilon * (1.0 - _ROUNDING_ROOM))
     table = CertifiedTable.from_law(law, uniform_codebook(spec.levels, margin), epsilon)
-    return TableMechanism("rqm", table, epsilon, {**spec.parameters(), "margin": margin, "keep": keep})
+    tuned = {"margin": margin, "keep": keep}
+    return TableMechanism("rqm", table, epsilon, parameters=spec.parameters() | tuned)
 
 
 def rqm_law(bins: Floats, keep: float) -> Law:

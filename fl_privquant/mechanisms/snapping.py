@@ -31,11 +31,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -79,11 +78,10 @@ class SnappingSpec(Spec):
     not given, 14 scales of the noise beyond the inputs."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SnappingMechanism(LatticeMechanism, kind="snapping"):
     """Laplace noise, snapped and clamped; see the module for guarantee and reference."""
 
-    name: str
     step_exponent: int
     """The lattice's step is 2^step_exponent, for inputs in [-1, 1]."""
     rate: float
@@ -91,7 +89,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     reach: Annotated[int, whole_in(1, _MAX_REACH)]
     """Largest output, in steps; there are 2 reach + 1 levels."""
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
@@ -104,12 +101,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             raise CertificationError(f"{self.name}: a bound of {self.bound:g} does not hold the inputs")
         if not self.epsilon <= self.claimed_epsilon:
             raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
-            f"mse {self.mse():.5g}, mae {self.mae():.5g}, bias up to {self.max_bias:.2g}>"
-        )
 
     @property
     def step(self) -> float:
@@ -261,7 +252,8 @@ def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
             f"epsilon: {spec.epsilon} with bound {bound:g} takes {2 * reach + 1} levels of step {step:g}; up "
             f"to {2 * _MAX_REACH + 1} levels and epsilon between 1e-10 and 900 are possible"
         )
-    return SnappingMechanism("snapping", exponent, step / scale, reach, spec.epsilon, spec.parameters())
+    lattice = (exponent, step / scale, reach)
+    return SnappingMechanism("snapping", *lattice, spec.epsilon, parameters=spec.parameters())
 
 
 def _steps_down(values: list[Decimal]) -> list[Decimal]:

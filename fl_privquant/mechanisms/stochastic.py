@@ -13,10 +13,9 @@ Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -72,19 +71,14 @@ class RoundingMechanism(Mechanism):
         return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"):
     """Randomized rounding to ``levels`` values from -1 to 1; see :class:`RoundingMechanism`."""
 
-    name: str
     levels: Annotated[int, whole_in(2, MAX_LEVELS)]
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.levels} levels, not private, mse {self.mse():.5g}, mae {self.mae():.5g}>"
 
     @property
     def max_code(self) -> int:
@@ -104,4 +98,4 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
 @register("stochastic", StochasticSpec, 90, "#a3a380")
 def design_stochastic(spec: StochasticSpec) -> StochasticMechanism:
     """Randomized rounding to that many levels."""
-    return StochasticMechanism("stochastic", spec.levels, spec.parameters())
+    return StochasticMechanism("stochastic", spec.levels, parameters=spec.parameters())

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -44,17 +44,15 @@ def loss_of_bits(trials: int, rare: int) -> float:
     return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SumOfBits(LatticeMechanism):
     """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent."""
 
-    name: str
     trials: int
     """Number of bits."""
     rare: int
     """The integer weight, of 2^32, of a 1 at the lower row and of a 0 at the upper; below one half."""
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     stratified: ClassVar[bool] = False
     """Whether the input fixes how many bits are from the upper row, except for one of them."""
@@ -72,13 +70,11 @@ class SumOfBits(LatticeMechanism):
     @classmethod
     def of_bits(cls, name: str, trials: int, rare: int, parameters: Mapping[str, Any]) -> Self:
         """The mechanism with these bits, which claims the loss that is certified."""
-        return cls(name, trials, rare, loss_of_bits(trials, rare), parameters)
+        return cls(name, trials, rare, loss_of_bits(trials, rare), parameters=parameters)
 
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified "
-            f"{self.statement.brief}, mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
+    @property
+    def _form(self) -> str:
+        return f"{self.num_levels} levels, theta {self.theta:.6g}"
 
     @cached_property
     def epsilon(self) -> float:

@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -95,7 +94,7 @@ class PrivateAxisSpec(PrivateVectorSpec):
         return super().candidate(wish, epsilon) | {"repeats": repeats} | dict(wish.parameters)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class VectorMechanism(Mechanism):
     """A mechanism that encodes a whole update at once.
 
@@ -104,13 +103,11 @@ class VectorMechanism(Mechanism):
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
-    name: str
     dimension: Annotated[int, _DIMENSIONS]
     """Number of coordinates; :meth:`for_dimension` gives the mechanism for another one."""
     repeats: Annotated[int, _REPEATS]
     """Independent draws in a message."""
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     unit: ClassVar[str] = "client round"
     norm: ClassVar[str] = "l2"
@@ -123,13 +120,14 @@ class VectorMechanism(Mechanism):
         if not self.epsilon <= self.claimed_epsilon:
             raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
 
-    def __repr__(self) -> str:
-        loss = "not private" if not self.private else f"certified {self.statement.brief}"
-        loss += " in exact arithmetic only" if self.outputs_floats else ""
-        return (
-            f"<{self.name}: {self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, "
-            f"{self.message_size * self.message_bits} bits, {loss}, mse {self.mse():.5g} a coordinate>"
-        )
+    @property
+    def _form(self) -> str:
+        bits = self.message_size * self.message_bits
+        return f"{self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, {bits} bits"
+
+    @property
+    def _errors(self) -> str:
+        return f"mse {self.mse():.5g} a coordinate"
 
     @classmethod
     def of(cls, spec: VectorSpec) -> Self:
