@@ -15,7 +15,7 @@ Errors are in units of the variance of a coordinate, of one client, as in :mod:`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -26,7 +26,7 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, rounded_mean_square, shifted_noise_loss
-from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
+from fl_privquant.sampling.discrete import IntegerNoise
 
 SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
 """Numbers of standard deviations that a lattice may cover."""
@@ -39,36 +39,6 @@ _NEAR = 5e-4
 _MOST_STEPS = 12
 # Epsilon falls about as this power of the variance.
 _POWER = 0.7
-
-
-@dataclass(frozen=True)
-class NoiseKind:
-    """One kind of integer noise."""
-
-    make: Callable[[Fraction], IntegerNoise]
-    """Makes the noise of a variance; a discrete Gaussian of that sigma^2, which is next to its variance."""
-    deviations: float
-    """How many of its standard deviations, either way, a code has to hold: what lies outside has a
-    probability of some 1e-9."""
-    clamps: bool = False
-    """Whether a client clamps what it sends, half of the way to the end of the noise's table."""
-
-    def integer(self, variance: float, max_shift: int) -> NoisyInteger:
-        """The release of one coordinate, as the loss functions take it."""
-        noise = self.make(Fraction(variance))
-        reach = max(((noise.largest or 0) - max_shift) // 2, 1) if self.clamps else None
-        return NoisyInteger(noise, max_shift, reach)
-
-
-def _laplace(variance: Fraction) -> DiscreteLaplace:
-    """The variance is 1 / (2 sinh^2(1 / (2 scale)))."""
-    return DiscreteLaplace(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
-
-
-# Laplace noise falls as e^(-sqrt(2) z), z in standard deviations.
-GAUSSIAN = NoiseKind(DiscreteGaussian, 6.1)
-SKELLAM = NoiseKind(Skellam, 6.1)
-LAPLACE = NoiseKind(_laplace, 14.6, clamps=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +55,7 @@ class Lattice:
 
 
 def best_lattice(
-    kind: NoiseKind,
+    kind: type[IntegerNoise],
     target: RunTarget,
     max_bits: int,
     max_levels: int = MOST_LEVELS,
@@ -96,8 +66,9 @@ def best_lattice(
     It covers as many standard deviations of a coordinate as one of ``spreads`` says.
     Raises InfeasibleDesignError where not even two lattice points and the noise fit.
 
+    >>> from fl_privquant.sampling.discrete import Skellam
     >>> target = RunTarget(10.0, 1e-5, 50, 650, 1000, 1000)
-    >>> best = best_lattice(SKELLAM, target, 8)
+    >>> best = best_lattice(Skellam, target, 8)
     >>> best.levels <= 256, round(best.error / target.central, 2)
     (True, 1.01)
     """
@@ -131,7 +102,7 @@ def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: f
     return at_unit_gain(noise, spread, target.num_clients)
 
 
-def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> Lattice:
+def certified_lattice(kind: type[IntegerNoise], target: RunTarget, lattice: Lattice) -> Lattice:
     """The same lattice with about the least noise that is certified for the target, and the error with it.
 
     Raises InfeasibleDesignError where no noise is found that is certified.
@@ -148,7 +119,7 @@ def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> L
     variance, best = lattice.variance, None
     low, high = 0.0, math.inf
     for _ in range(_MOST_STEPS):
-        integer = kind.integer(variance, intervals)
+        integer = NoisyInteger(kind.of_variance(Fraction(variance)), intervals)
         epsilon = cost(integer)
         if epsilon <= target.epsilon:
             error = error_of_noise(target, intervals, lattice.spread, float(integer.noise.variance))

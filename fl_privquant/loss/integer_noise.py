@@ -52,8 +52,6 @@ class NoisyInteger:
 
     noise: IntegerNoise
     max_shift: int
-    reach: int | None = None
-    """How far beyond 0..max_shift a client clamps what it sends; None where it does not clamp."""
     pure_epsilon: float = math.inf
     """The certified pure epsilon of what is clamped; infinite where there is none."""
 
@@ -83,7 +81,8 @@ class NoisyInteger:
     @property
     def _clamped(self) -> float:
         """Probability that a client clamps: until then its noise is the ideal one."""
-        return 0.0 if self.reach is None else self.noise.tail(self.reach)
+        reach = self.noise.clamped_at(self.max_shift)
+        return 0.0 if reach is None else self.noise.tail(reach)
 
     def _pure(
         self, num_honest: int, losses: Floats, masses: Floats, unknown: float

@@ -11,6 +11,7 @@ Each mechanism has a file of its own, which holds its noise and its calibration.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
+from fl_privquant.checks import number_in, whole_in
+from fl_privquant.design.noise_lattice import MOST_LEVELS, SPREADS, Lattice, best_lattice, certified_lattice
+from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
 from fl_privquant.law.density import Density, as_density
@@ -29,24 +33,125 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, NUM_CLIENTS, WRAP_BITS, AdditiveSpec
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.gaussian import analytic_sigma
-from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, epsilon_at
-from fl_privquant.mechanisms.registry import checked_levels
+from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, calibrate, certified_delta, epsilon_at
+from fl_privquant.mechanisms.registry import Spec, checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
+# Widest ring: codes are at most uint32.
+_MAX_WRAP_BITS = 32
+_NUM_CLIENTS = whole_in(1, 1 << 31)
+_WRAP_BITS = whole_in(1, _MAX_WRAP_BITS)
+_OVERFLOW = number_in("(0, 0.01]", "; typical values are 1e-9 to 1e-6")
+# Codes of so many bits hold every lattice that is tried; narrower ones may have this times its error.
+_WIDE, _WORTH = 24, 1.01
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
 # Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
 _FLOAT_ROOM = 1.0 + 1e-9
 # A fraction as Python writes it. Not all that Python reads: 1e999999999 would keep us busy.
 _FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
+
+
+@dataclass(frozen=True)
+class AdditiveSpec(Spec):
+    """The specification of an additive mechanism: give ``epsilon`` or ``variance``."""
+
+    designed_for_sums = True
+    noise_type: ClassVar[type[IntegerNoise]]
+
+    epsilon: float | None = None
+    levels: int = 16
+    """Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the code
+    that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`)."""
+    num_clients: Annotated[int, _NUM_CLIENTS] = 1
+    """The largest number of clients whose codes will be added up."""
+    wrap_bits: Annotated[int | None, _WRAP_BITS] = None
+    """Bits of a code; by default the fewest that keep ``overflow_probability``."""
+    overflow_probability: Annotated[float, _OVERFLOW] = 1e-9
+    """Largest probability that noise carries one coordinate of the sum out of the ring."""
+    variance: Annotated[float | None, number_in("(0, 1e18]")] = None
+    """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.variance is None):
+            raise InvalidSpecError(
+                f"epsilon={self.epsilon}, variance={self.variance}: give one of the two, the loss of a "
+                "coordinate or the variance of the noise"
+            )
+        super().__post_init__()
+        if self.epsilon is not None and self.epsilon > MAX_EPSILON:
+            raise InvalidSpecError(
+                f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
+            )
+
+    @property
+    def allowed_delta(self) -> float:
+        """The delta that goes with ``epsilon``: 0, unless the mechanism's privacy is approximate."""
+        return 0.0
+
+    @property
+    def max_shift(self) -> int:
+        """The largest difference of two rounded inputs."""
+        return self.levels - 1
+
+    @property
+    def noise(self) -> IntegerNoise | None:
+        """The noise of the given variance."""
+        return None if self.variance is None else self.noise_type.of_variance(Fraction(self.variance))
+
+    @classmethod
+    def best_clip(cls, wish: Wish) -> float:
+        """The clip with the least error for this noise."""
+        return cls._lattice(wish, wish.run_target, SPREADS).spread
+
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """Its best lattice for the clip, and the least noise that is certified."""
+        target = dataclasses.replace(wish.run_target, epsilon=epsilon)
+        lattice = cls._lattice(wish, target, SPREADS if wish.spread is None else (wish.spread,))
+        certified = certified_lattice(cls.noise_type, target, lattice)
+        parameters = {
+            "levels": certified.levels,
+            "num_clients": wish.num_clients,
+            "variance": certified.variance,
+        }
+        return parameters | dict(wish.parameters)
+
+    @classmethod
+    def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:
+        """The best lattice for codes as wide as wished; for wider ones where these are clearly worse."""
+        given = dict(wish.parameters).get("levels")
+        levels = MOST_LEVELS if given is None else int(given)
+        finest = best_lattice(cls.noise_type, target, _WIDE, levels, spreads)
+        if given is not None:
+            return finest
+        for bits in range(wish.bits, _WIDE):
+            try:
+                lattice = best_lattice(cls.noise_type, target, bits, levels, spreads)
+            except InfeasibleDesignError:
+                continue
+            if lattice.error <= _WORTH * finest.error:
+                return lattice
+        return finest
+
+
+@dataclass(frozen=True)
+class ApproximateSpec(AdditiveSpec):
+    """The specification of an additive mechanism of approximate differential privacy."""
+
+    delta: float = 1e-6
+
+    @property
+    def allowed_delta(self) -> float:
+        return self.delta
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,9 +169,9 @@ class AdditiveMechanism(Mechanism):
     """What is added to the lattice point."""
     levels: int
     """Number of lattice points from -1 to 1."""
-    num_clients: Annotated[int, NUM_CLIENTS]
+    num_clients: Annotated[int, _NUM_CLIENTS]
     """The largest number of clients whose codes may be added up."""
-    wrap_bits: Annotated[int, WRAP_BITS]
+    wrap_bits: Annotated[int, _WRAP_BITS]
     """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
@@ -126,17 +231,17 @@ class AdditiveMechanism(Mechanism):
     def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
         """The bits of the ring: those that are asked for, if they are enough, or the fewest that are."""
         allowed = spec.overflow_probability
-        for least in range(1, MAX_WRAP_BITS + 1):
+        for least in range(1, _MAX_WRAP_BITS + 1):
             if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
                 break
         else:
-            least = MAX_WRAP_BITS + 1
+            least = _MAX_WRAP_BITS + 1
         bits = least if spec.wrap_bits is None else spec.wrap_bits
-        if bits < least or bits > MAX_WRAP_BITS:
-            needed = f"more than {MAX_WRAP_BITS}" if least > MAX_WRAP_BITS else least
+        if bits < least or bits > _MAX_WRAP_BITS:
+            needed = f"more than {_MAX_WRAP_BITS}" if least > _MAX_WRAP_BITS else least
             raise InfeasibleDesignError(
                 f"{cls.kind}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
-                f"bits to overflow with probability {allowed:g} at most, not {min(bits, MAX_WRAP_BITS)}; "
+                f"bits to overflow with probability {allowed:g} at most, not {min(bits, _MAX_WRAP_BITS)}; "
                 "raise wrap_bits or overflow_probability, lower levels or num_clients"
             )
         return bits
@@ -174,7 +279,7 @@ class AdditiveMechanism(Mechanism):
     def _released(self) -> NoisyInteger:
         """The release of one coordinate, as the loss functions take it."""
         pure = self.epsilon if self.delta == 0.0 else math.inf
-        return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
+        return NoisyInteger(self.noise, self.max_shift, pure)
 
     def _theorem(self, update: NoisyUpdate) -> NamedLoss | None:
         """The bound for updates of bounded norm that the authors of the mechanism prove, if there is one."""
@@ -188,7 +293,7 @@ class AdditiveMechanism(Mechanism):
     @property
     def reach(self) -> int | None:
         """How far beyond the lattice the noise may carry a point, if that is bounded."""
-        return None
+        return self.noise.clamped_at(self.max_shift)
 
     @cached_property
     def overflow_probability(self) -> float:

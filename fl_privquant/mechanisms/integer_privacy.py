@@ -103,7 +103,7 @@ def epsilon_at(noise: IntegerNoise, max_shift: int, delta: float) -> float:
     return high
 
 
-def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int) -> float:
+def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int | None) -> float:
     """The pure epsilon of adding the noise to 0..``max_shift``, clamped ``reach`` beyond: rounded up.
 
     >>> from fl_privquant.sampling.discrete import DiscreteLaplace
@@ -111,7 +111,7 @@ def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int) -> float:
     1.0
     """
     units = _signed_units(noise)
-    if not 1 <= reach < len(units) - max_shift:
+    if reach is None or not 1 <= reach < len(units) - max_shift:
         raise CertificationError(
             f"noise up to {len(units) - 1} does not cover inputs {max_shift} apart and {reach} beyond them"
         )

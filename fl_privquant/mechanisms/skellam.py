@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_privquant.design.noise_lattice import SKELLAM
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.mechanisms.additive_spec import ApproximateSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import Skellam
 
@@ -25,7 +23,7 @@ from fl_privquant.sampling.discrete import Skellam
 class SkellamSpec(ApproximateSpec):
     """The specification of Skellam; see :class:`ApproximateSpec`."""
 
-    noise_kind = SKELLAM
+    noise_type = Skellam
 
 
 class SkellamMechanism(AdditiveMechanism, kind="skellam"):

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class _IntegerNoise(ABC):
     """Common code of the three noises: drawing from a table, and the moments of the draws."""
 
     parameter: ClassVar[str]
+    deviations: ClassVar[float] = 6.1
+    """Standard deviations, either way, that a draw exceeds with a probability of about 1e-9."""
 
     def __post_init__(self) -> None:
         given = getattr(self, self.parameter)
@@ -59,6 +61,15 @@ class _IntegerNoise(ABC):
         if value <= 0:
             raise InvalidSpecError(f"{self.parameter}: {given} is not above 0")
         object.__setattr__(self, self.parameter, value)
+
+    @classmethod
+    @abstractmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        """The noise of that variance; for a discrete Gaussian it is sigma^2, next to its variance."""
+
+    def clamped_at(self, max_shift: int) -> int | None:
+        """How far beyond 0..max_shift clients clamp an integer there plus noise; None where they do not."""
+        return None
 
     @property
     def total_variation(self) -> float:
@@ -126,6 +137,18 @@ class DiscreteLaplace(_IntegerNoise):
     scale: Fraction
 
     parameter: ClassVar[str] = "scale"
+    # Its tails fall as e^(-sqrt(2) z), z in standard deviations.
+    deviations: ClassVar[float] = 14.6
+
+    @classmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        # Solved for the scale: the variance is 1 / (2 sinh^2(1 / (2 scale))).
+        return cls(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
+
+    def clamped_at(self, max_shift: int) -> int:
+        # Half of what the table leaves. The other half keeps what the table lacks beyond its end small beside
+        # the tails that are compared.
+        return max(((self.largest or 0) - max_shift) // 2, 1)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Probability of each integer, closed form: tanh(1 / (2 scale)) exp(-|k| / scale)."""
@@ -181,6 +204,10 @@ class DiscreteGaussian(_IntegerNoise):
     sigma_squared: Fraction
 
     parameter: ClassVar[str] = "sigma_squared"
+
+    @classmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        return cls(variance)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Probability of each integer, closed form over a sum good to the last digits."""
@@ -245,6 +272,10 @@ class Skellam(_IntegerNoise):
     variance: Fraction
 
     parameter: ClassVar[str] = "variance"
+
+    @classmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        return cls(variance)
 
     def __post_init__(self) -> None:
         super().__post_init__()
