@@ -131,38 +131,28 @@ class Layout:
     def _split(self, vector: Array) -> list[Array]:
         return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]
 
-
-@dataclass(frozen=True)
-class ArrayPayload:
-    """How the arrays of a layout are written, little-endian."""
-
-    layout: Layout
-
     @property
-    def num_bytes(self) -> int:
-        """Size of every payload."""
-        return HEADER_BYTES + self.layout.num_bytes
+    def payload_bytes(self) -> int:
+        """Size of the payload that :meth:`pack` makes."""
+        return HEADER_BYTES + self.num_bytes
 
     def pack(self, arrays: Arrays) -> bytes:
-        """The payload of arrays that fit the layout."""
-        self.layout.check(arrays)
-        parts = [write_header(_KIND_ARRAYS, 0, self.layout.dimension)]
-        for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True):
+        """The payload of arrays that fit the layout, as they are, little-endian."""
+        self.check(arrays)
+        parts = [write_header(_KIND_ARRAYS, 0, self.dimension)]
+        for name, dtype in zip(self.names, self.dtypes, strict=True):
             parts.append(np.asarray(arrays[name], dtype=dtype.newbyteorder("<")).tobytes())
         return b"".join(parts)
 
     def unpack(self, payload: bytes) -> dict[str, Array]:
         """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
-        layout = self.layout
-        body = read_body(payload, _KIND_ARRAYS, 0, layout.dimension, layout.num_bytes)
-        if layout.has_one_dtype:
-            vector = _native(body, layout.dtypes[0])
-            return dict(zip(layout.names, layout._split(vector), strict=True))
+        body = read_body(payload, _KIND_ARRAYS, 0, self.dimension, self.num_bytes)
+        if self.has_one_dtype:
+            vector = _native(body, self.dtypes[0])
+            return dict(zip(self.names, self._split(vector), strict=True))
         arrays: dict[str, Array] = {}
         start = 0
-        for name, shape, dtype, count in zip(
-            layout.names, layout.shapes, layout.dtypes, layout.sizes, strict=True
-        ):
+        for name, shape, dtype, count in zip(self.names, self.shapes, self.dtypes, self.sizes, strict=True):
             stop = start + count * dtype.itemsize
             arrays[name] = _native(body[start:stop], dtype).reshape(shape)
             start = stop

@@ -33,7 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from fl_privquant.array_types import Array, ArrayLike, Ints
-from fl_privquant.codec.array_layout import ArrayPayload, Arrays, Layout
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
@@ -42,7 +42,6 @@ from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_ring import SumRing
-from fl_privquant.packing.pack import HEADER_BYTES
 from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
 from fl_privquant.sampling.stream import Randomness
@@ -67,7 +66,7 @@ class EncodedUpdate:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
         if isinstance(self.drawn, np.ndarray):
             return self.codec.wire.pack(self.drawn)
-        return self.codec.arrays.pack(self.drawn)
+        return self.codec.layout.pack(self.drawn)
 
     def codes(self) -> Ints:
         """The integers that can be added up over clients, as secure aggregation needs."""
@@ -142,11 +141,6 @@ class UpdateCodec:
         """How the mechanism's outputs are written."""
         return self.mechanism.wire_format(self.dimension, self.clip, self.layout.dtype)
 
-    @cached_property
-    def arrays(self) -> ArrayPayload:
-        """How trained arrays are written, where no difference is carried."""
-        return ArrayPayload(self.layout)
-
     @property
     def dimension(self) -> int:
         """Number of coordinates that are encoded, with metrics and vote: each is one release."""
@@ -185,13 +179,7 @@ class UpdateCodec:
     @cached_property
     def num_bytes(self) -> int:
         """Size of every payload: it depends on the layout and the mechanism, never on the data."""
-        return self.wire.num_bytes if self.carries_difference else self.arrays.num_bytes
-
-    @cached_property
-    def bits_per_coordinate(self) -> float:
-        """Bits of the payload for each coordinate of the model, without the header of 16 bytes."""
-        coordinates = self.layout.dimension + self.num_extra
-        return 8.0 * (self.num_bytes - HEADER_BYTES) / coordinates if coordinates else 0.0
+        return self.wire.num_bytes if self.carries_difference else self.layout.payload_bytes
 
     def encode(
         self,
@@ -206,7 +194,7 @@ class UpdateCodec:
         number, counts as the middle of its range.
         """
         if not self.carries_difference:
-            return self.arrays.pack(self._checked_arrays(update))
+            return self.layout.pack(self._checked_arrays(update))
         return self._encoded(self.layout.flatten(update), rng, threads, metrics).packed()
 
     def encoded_difference(
@@ -239,7 +227,7 @@ class UpdateCodec:
     def decode(self, payload: bytes) -> dict[str, Array]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
         if not self.carries_difference:
-            return self.arrays.unpack(payload)
+            return self.layout.unpack(payload)
         return self._restore(self.wire.estimate(payload))
 
     def clip_vote(self, payload: bytes) -> float:

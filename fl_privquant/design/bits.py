@@ -109,18 +109,6 @@ def least_error_bits(
     return best
 
 
-def bits_for_error(trials: int, mean_squared_error: float, rounding: float) -> int:
-    """The weight of the rare bit, of 2^32, with which stratified bits have that error, or a little more."""
-    excess = trials * mean_squared_error - 4.0 * rounding / trials
-    theta = 0.5 / math.sqrt(1.0 + excess) if excess > 0.0 else 0.5
-    rare = math.ceil((0.5 - theta) * TOTAL_WEIGHT)
-    if not 1 <= rare < _HALF:
-        raise InfeasibleDesignError(
-            f"mse {mean_squared_error:g}: no sum of {trials} bits has that error; use 1 or more, up to 1e18"
-        )
-    return rare
-
-
 def bits_for_separation(
     trials: int,
     separation: float,

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.linear_program import LinearProgram, Method
+from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density
@@ -164,12 +164,7 @@ class _Family:
 
 
 def design_independent(
-    values: Floats,
-    epsilon: float,
-    density: Density,
-    power: int,
-    start: Floats | None = None,
-    method: Method = "simplex",
+    values: Floats, epsilon: float, density: Density, power: int, start: Floats | None = None
 ) -> tuple[Law, Floats]:
     """The best law found with independent selections, and its selection probabilities.
 
@@ -190,7 +185,7 @@ def design_independent(
     best: Floats | None = None
     best_cost = math.inf
     for candidate in starts:
-        descended = _descend(family, candidate, epsilon, power, effort, method)
+        descended = _descend(family, candidate, epsilon, power, effort)
         cost = math.inf if descended is None else family.cost(descended, power)
         if descended is not None and cost < best_cost:
             best, best_cost = descended, cost
@@ -270,9 +265,7 @@ def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]
     return family.normalise(q)
 
 
-def _descend(
-    family: _Family, q: Floats, epsilon: float, power: int, effort: _Effort, method: Method
-) -> Floats | None:
+def _descend(family: _Family, q: Floats, epsilon: float, power: int, effort: _Effort) -> Floats | None:
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
     # Float rounding of an exact solution; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
@@ -282,7 +275,7 @@ def _descend(
     while width > effort.narrowest:
         lower, upper = _box(family, q, width)
         private = loss <= allowed
-        solved = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
+        solved = _solve_box(family, q, lower, upper, epsilon, power, not private)
         moved = False
         if solved is not None:
             solved_loss, solved_cost = family.law(solved).epsilon, family.cost(solved, power)
@@ -307,14 +300,7 @@ def _box(family: _Family, q: Floats, width: float) -> tuple[Floats, Floats]:
 
 
 def _solve_box(
-    family: _Family,
-    q: Floats,
-    lower: Floats,
-    upper: Floats,
-    epsilon: float,
-    power: int,
-    elastic: bool,
-    method: Method,
+    family: _Family, q: Floats, lower: Floats, upper: Floats, epsilon: float, power: int, elastic: bool
 ) -> Floats | None:
     """Theorem "constraint1" in one box; elastic: the most private selection, if none is private enough."""
     program = LinearProgram()
@@ -353,7 +339,7 @@ def _solve_box(
                 product = [(j, upper[own] * share) for j, share in terms.items()]
                 program.at_most([(ceiling[i], -1.0), (own, least), *product], upper[own] * least)
     try:
-        solution = program.solve(method)
+        solution = program.solve()
     except PrivQuantError:
         return None  # a box without a solution, or without a verdict, is narrowed
     return family.normalise(solution.x[: family.size])

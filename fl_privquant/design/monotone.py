@@ -22,7 +22,7 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.linear_program import LinearProgram, Method
+from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
@@ -36,9 +36,7 @@ _COARSE = np.linspace(0.05, 1.0, 20)
 _REFINEMENTS = 4
 
 
-def design_monotone(
-    values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
-) -> Law:
+def design_monotone(values: Floats, epsilon: float, density: Density, power: int) -> Law:
     """The best law of theorem "constraint2" on symmetric bins; parameters as in ``free``."""
     require_reach(values, epsilon)
     if not is_symmetric(values, density):
@@ -61,7 +59,7 @@ def design_monotone(
     for _ in range(_REFINEMENTS):
         centre: tuple[float, ...] | None = None
         for bounds in itertools.product(*axes):
-            law = _solve(values, epsilon, density, first, last, bounds, method)
+            law = _solve(values, epsilon, density, first, last, bounds)
             if law is None or law.epsilon > epsilon * (1.0 + 1e-12):
                 continue
             error = law.error(power, density)
@@ -93,13 +91,7 @@ def _reason(values: Floats, epsilon: float, first: int, last: int) -> str:
 
 
 def _solve(
-    values: Floats,
-    epsilon: float,
-    density: Density,
-    first: int,
-    last: int,
-    bounds: tuple[float, ...],
-    method: Method,
+    values: Floats, epsilon: float, density: Density, first: int, last: int, bounds: tuple[float, ...]
 ) -> Law | None:
     levels = values.size
     costs = _bound_costs(values, density)
@@ -113,7 +105,7 @@ def _solve(
     _require_monotone(program, q, values, first, last)
     _require_private(program, q, values, epsilon, first, last, bounds)
     try:
-        solution = np.maximum(program.solve(method).x, 0.0)
+        solution = np.maximum(program.solve().x, 0.0)
     except InfeasibleDesignError:
         return None
     selection = [solution[[q[n, i] for i in range(1, n + 1)]] for n in range(1, levels)]

@@ -54,9 +54,7 @@ class UniformDensity(Density):
     True
     """
 
-    @property
-    def symmetric(self) -> bool:
-        return True
+    symmetric = True
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
         nodes, weights = _panels(breaks, _CUBIC_NODES, _CUBIC_WEIGHTS)
@@ -71,10 +69,7 @@ class SampleDensity(Density):
     """Inputs distributed as the given samples, each with the same weight."""
 
     samples: Floats
-
-    @property
-    def symmetric(self) -> bool:
-        return False
+    symmetric: bool = False
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
         return self.samples, np.full(self.samples.size, 1.0 / self.samples.size)

@@ -140,7 +140,14 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     >>> round(alone, 4), round(together, 4)
     (0.4625, 0.0508)
     """
-    check_sum(trials, num_clients, order)
+    checks.whole("num_clients", num_clients, 1)
+    if num_clients * trials > _MOST_TRIALS_IN_SUM:
+        raise InvalidSpecError(
+            f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
+            "bits, for which the exact divergence takes too long; count fewer clients: what holds for them "
+            "holds for more"
+        )
+    checks.inside("order", order, "(1, inf)")
     checks.inside("theta", theta, "(0, 0.5)")
     loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
     # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
@@ -151,29 +158,6 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
             worst = max(worst, _divergence(later, earlier[0], loss, order))
         earlier.append(later)
     return worst
-
-
-def probed_renyi(trials: int, theta: float, num_clients: int, order: float, loss: float) -> float:
-    """The divergence where all other clients' bits are as at input 1: one of the cases, to search by.
-
-    ``loss`` is the privacy loss of all bits of a client together.
-    """
-    others = (num_clients - 1) * trials
-    cut = _cut(loss, order)
-    at_one = _bits(others + trials, 0, theta, cut)
-    return _divergence(at_one, _bits(others, trials, theta, cut), loss, order)
-
-
-def check_sum(trials: int, num_clients: int, order: float) -> None:
-    """Raise InvalidSpecError for sums whose exact divergence cannot be computed."""
-    checks.whole("num_clients", num_clients, 1)
-    if num_clients * trials > _MOST_TRIALS_IN_SUM:
-        raise InvalidSpecError(
-            f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
-            "bits, for which the exact divergence takes too long; lower levels, or give fewer clients: what "
-            "holds for them holds for more"
-        )
-    checks.inside("order", order, "(1, inf)")
 
 
 class _Sum(NamedTuple):

@@ -39,7 +39,7 @@ from itertools import permutations
 import numpy as np
 
 from fl_privquant.array_types import Floats, Ints
-from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums, width_of_sum
+from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import PrivacyLoss, from_cells
 from fl_privquant.loss.dominating import dominating_loss
@@ -72,14 +72,7 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
     rows, gap = _corner_rows(table)
     if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
         # On a fine lattice sums are wide: there the histogram of the codes is a bound that does not mind.
-        draws = BlanketDraws(blanket, num_honest - 1, share)
-        loss = histogram_loss(
-            table.weights / TOTAL_WEIGHT,
-            num_honest - 1,
-            share,
-            local,
-            lambda count: binomial_floors(draws.number, draws.share, count),
-        )
+        loss = histogram_loss(table.weights / TOTAL_WEIGHT, num_honest - 1, share, local)
         if loss is not None:
             return loss
     # Fewer others are worse, so counting some of them is a bound too.

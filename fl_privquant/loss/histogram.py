@@ -40,7 +40,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_privquant.array_types import Floats
-from fl_privquant.law.lattice import LatticeLaw, convolve, power
+from fl_privquant.law.lattice import LatticeLaw, binomial_floors, convolve, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
 # Sets of outputs, or products of pairs and outputs, that are gone through.
@@ -56,21 +56,12 @@ _DIRECT = 200_000
 _UNIT = 2.0**-53
 
 
-def histogram_loss(
-    rows: Floats,
-    number: int,
-    share: float,
-    local: PrivacyLoss,
-    floors: Callable[[int], list[tuple[int, float]]],
-) -> PrivacyLoss | None:
+def histogram_loss(rows: Floats, number: int, share: float, local: PrivacyLoss) -> PrivacyLoss | None:
     """The loss of one draw from a row, seen in the histogram with those draws that are from the blanket.
 
     ``rows`` are all (R, m) rows of the table. Each of ``number`` other clients draws from the blanket with
-    probability ``share``. ``local`` is the loss where nothing else is seen. ``floors`` gives, for a number of
-    buckets, the least number of blanket draws in each bucket, in equal steps, and its probability; what the
-    probabilities lack to 1 is charged as local.
-
-    None where there are too many rows and outputs to go through.
+    probability ``share``. ``local`` is the loss where nothing else is seen. The result is None where there
+    are too many rows and outputs to go through.
     """
     rows = np.unique(rows[:, rows.max(axis=0) > 0.0], axis=0)
     low = rows.min(axis=0)
@@ -78,7 +69,8 @@ def histogram_loss(
     stop_loss = _stop_loss(rows, blanket)
     if stop_loss is None:
         return None
-    buckets = floors(_BUCKETS)
+    # What the probabilities of the buckets lack to 1 is charged as local.
+    buckets = binomial_floors(number, share, _BUCKETS)
     covered = math.fsum(weight for _, weight in buckets)
     uncovered = max(1.0 - covered * (1.0 - 1e-12), 0.0)
     top = local.max_loss

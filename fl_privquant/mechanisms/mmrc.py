@@ -44,10 +44,6 @@ from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean
 _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
 
 
-class MmrcSpec(SharedCodebookSpec):
-    """The specification of MMRC; see :class:`SharedCodebookSpec`. ``levels`` None: the least error."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class MmrcMechanism(CodebookMechanism, kind="mmrc"):
     """An index by importance sampling: codewords inside the cap around the update have more weight."""
@@ -87,7 +83,7 @@ class MmrcMechanism(CodebookMechanism, kind="mmrc"):
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
-register("mmrc", MmrcSpec, 197, "#dda15e")(MmrcMechanism.of)
+register("mmrc", SharedCodebookSpec, 197, "#dda15e")(MmrcMechanism.of)
 
 
 @lru_cache(maxsize=1024)

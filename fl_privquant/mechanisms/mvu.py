@@ -81,14 +81,6 @@ class MvuSpec(Spec):
         return np.linspace(-1.0, 1.0, 2 ** int(self.input_bits or 1))
 
 
-class GridDensity(SampleDensity):
-    """Inputs that are grid points, all equally likely: MVU's variance is averaged over them."""
-
-    @property
-    def symmetric(self) -> bool:
-        return True
-
-
 @register("mvu", MvuSpec, 40, "#66a182", cached=True)
 def design_mvu(spec: MvuSpec) -> TableMechanism:
     """The certified mechanism at the local minimum that the published method finds."""
@@ -101,8 +93,8 @@ def design_mvu(spec: MvuSpec) -> TableMechanism:
 
 
 def mvu_law(spec: MvuSpec, values: Floats, epsilon: float) -> Law:
-    """The law with the least variance at the grid points, given the values."""
-    density = GridDensity(spec.grid)
+    """The law with the least variance, averaged over the grid points, given the values."""
+    density = SampleDensity(spec.grid, symmetric=True)
     return design_free(values, epsilon, density, 2, spec.grid, metric=spec.metric).law
 
 

@@ -28,10 +28,9 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, honest_clients
-from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
+from fl_privquant.design.aggregate import best_shape, least_error_table
 from fl_privquant.design.bits import (
     SumOfBitsDesign,
-    bits_for_error,
     error_of_bits,
     error_of_strata,
     least_error_bits,
@@ -79,7 +78,7 @@ def planned_norm_ratio(spec: AggregateSpec) -> float:
 
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
-    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``."""
+    """The specification of OPTM for the secure sum."""
 
     spends_on: ClassVar[Unit] = Unit.TOTAL
 
@@ -87,13 +86,11 @@ class AggregateSpec(Spec):
     """Clients that are asked in a round."""
     dimension: Annotated[int, checks.whole_in(1, 1 << 31)]
     """Number of coordinates."""
-    run_epsilon: float | None = None
+    run_epsilon: float
     """The target with ``run_delta``: what all rounds may cost a client, in the aggregate view."""
     run_delta: float = 1e-5
     rounds: Annotated[int, checks.whole_in(1, 1 << 20)] = 1
     """Rounds that a client takes part in."""
-    mse: Annotated[float | None, checks.positive] = None
-    """Mean squared error of one client's coordinate, in units of clip^2, instead of a target."""
     norm_ratio: Annotated[float | None, checks.positive] = None
     """L2 clip over coordinate clip; if not given, :func:`~fl_privquant.design.spread.usual_norm_ratio`."""
     levels: Annotated[int, _LEVELS] = 4
@@ -106,13 +103,7 @@ class AggregateSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.run_epsilon is None) == (self.mse is None):
-            raise InvalidSpecError(
-                f"run_epsilon={self.run_epsilon}, mse={self.mse}: give one of the two, a target for the "
-                "whole run or an error"
-            )
-        if self.run_epsilon is not None:
-            checked_epsilon(self.run_epsilon, _MOST_EPSILON)
+        checked_epsilon(self.run_epsilon, _MOST_EPSILON)
         checked_delta(self.run_delta)
         honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 2:
@@ -172,8 +163,6 @@ class AggregateSpec(Spec):
     @property
     def target(self) -> RunTarget:
         """The privacy target of the run."""
-        if self.run_epsilon is None:
-            raise InvalidSpecError("run_epsilon: give a target, which clip and design are chosen by")
         cost = (self.run_epsilon, self.run_delta, self.rounds)
         return RunTarget(*cost, self.dimension, self.num_clients, self.num_honest)
 
@@ -193,11 +182,9 @@ class AggregateSpec(Spec):
     plans_for_sums=True,
 )
 def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
-    """The certified mechanism with the least error that meets the target, or the safest with that error."""
+    """The certified mechanism with the least error that meets the target."""
     nodes, weights = spec.density.quadrature(np.array([-1.0, 1.0]))
     input_variance = float(weights @ nodes**2)
-    if spec.mse is not None:
-        return _safest(spec, spec.mse, input_variance)
     return _least_error(spec, spec.target.coordinate_separation(spec.clip_ratio), input_variance)
 
 
@@ -247,17 +234,6 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
     lean = min((TOTAL_WEIGHT // 2 - best.rare) * further, TOTAL_WEIGHT // 2 - 1)
     rare = TOTAL_WEIGHT // 2 - int(lean)
     return error_of_bits(best.trials, rare, input_variance) < best.error
-
-
-def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
-    """The most private design with that error, among sums of bits and tables."""
-    honest, rate = spec.num_honest, spec.rate
-    trials = numbers_of_trials(spec.levels - 1, honest)[0]
-    shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)
-    rare = bits_for_error(trials, error, rounding_variance(trials + 1, spec.density))
-    if sum_separation(TwoRows.bit(rare), honest, rate, trials, stratified=True, probed=True) <= of_tables:
-        return _of_bits(spec, trials, rare)
-    return _of_table(spec, aggregate_table(shape, error, input_variance))
 
 
 def _of_table(spec: AggregateSpec, table: CertifiedTable) -> TableMechanism:

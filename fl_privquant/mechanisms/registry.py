@@ -86,14 +86,18 @@ class Spec:
 
     def _given(self) -> dict[str, Any]:
         """The fields that are not None."""
-        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
+        fields = {name: getattr(self, name) for name in self.parameter_names()}
         return {name: value for name, value in fields.items() if value is not None}
+
+    @classmethod
+    def parameter_names(cls) -> list[str]:
+        """The names of the parameters that the mechanism has."""
+        return [parameter.name for parameter in dataclasses.fields(cls)]
 
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
         """The given parameters that this mechanism has."""
-        known = {parameter.name for parameter in dataclasses.fields(cls)}
-        return {key: value for key, value in wishes.items() if key in known}
+        return {key: value for key, value in wishes.items() if key in cls.parameter_names()}
 
     @classmethod
     def proposes(cls, wish: Wish) -> bool:
@@ -138,7 +142,7 @@ class Spec:
 
     def text(self, name: str) -> str:
         """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
-        fields = dict.fromkeys(parameter.name for parameter in dataclasses.fields(self))
+        fields = dict.fromkeys(self.parameter_names())
         return json.dumps([_DESIGN_VERSION, name, fields | self.parameters()], sort_keys=True)
 
     def parameters(self) -> dict[str, Any]:
@@ -297,7 +301,7 @@ def design(
             del parameters[key]
             break
     chosen = entry(name)
-    known = {parameter.name for parameter in dataclasses.fields(chosen.spec)}
+    known = chosen.spec.parameter_names()
     if bits is not None:
         if levels is not None:
             raise InvalidSpecError(f"bits={bits} and levels={levels}: give one of the two")

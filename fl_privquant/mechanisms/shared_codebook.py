@@ -85,7 +85,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
     """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`."""
 
     levels: int | None = None
-    """Number M of codewords, 2 to 65536. None: the smallest power of two that is nearly optimal."""
+    """Number M of codewords, 2 to 65536. None: the mechanism's choice of a power of two up to 2^12."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
