@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 
 Method = Literal["simplex", "ipm", "cbc"]
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-9
 class Solution:
     """An optimal point: ``x`` the variables, ``objective`` its cost, ``duals`` of the named rows."""
 
-    x: NDArray[np.float64]
+    x: Floats
     objective: float
     duals: dict[str, float]
 
@@ -51,7 +51,7 @@ class LinearProgram:
     def variables(
         self,
         prefix: str,
-        costs: Sequence[float] | NDArray[np.float64],
+        costs: Sequence[float] | Floats,
         lower: float = 0.0,
         upper: float | None = None,
     ) -> range:

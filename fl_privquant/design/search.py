@@ -53,28 +53,17 @@ class Evaluation:
 
 @dataclass
 class BinSearch:
-    """A search for ``levels`` values whose outermost ones lie between ``least`` and ``most`` in modulus.
-
-    Parameters
-    ----------
-    evaluate
-        What a set of values is worth; raises InfeasibleDesignError where no law exists.
-    levels
-        Number m of values.
-    least, most
-        Bounds for the moduli of the outermost values.
-    typical
-        (m - 2,) where inputs usually are, to start asymmetric values from; None: symmetric values.
-    has_gradient
-        Whether evaluations come with a slope.
-    """
+    """A search for ``levels`` values whose outermost ones lie between ``least`` and ``most`` in modulus."""
 
     evaluate: Callable[[Floats], Evaluation]
+    """What a set of values is worth; raises InfeasibleDesignError where no law exists."""
     levels: int
     least: float
     most: float
     typical: Floats | None = None
+    """(levels - 2,) where inputs usually are, to start asymmetric values from; None: symmetric values."""
     has_gradient: bool = True
+    """Whether evaluations come with a slope."""
     num_programs: int = field(default=0, init=False)
     best: float = field(default=math.inf, init=False)
     _tick: Callable[[], None] = field(default=lambda: None, init=False)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 
 MAX_LEVELS = 1 << 16
@@ -34,7 +33,7 @@ class Codebook:
     array([-3. , -0.5,  0.5,  3. ])
     """
 
-    codes: NDArray[np.int64]
+    codes: Ints
     step: float
     offset: float
 
@@ -77,7 +76,7 @@ class Codebook:
         return cls(codes, span / max_code, float(points[0]))
 
     @cached_property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(m,) the values, increasing."""
         return self.offset + self.step * self.codes.astype(np.float64)
 
@@ -99,7 +98,7 @@ class Codebook:
         """
         return bits_of_sum(num_clients, self.max_code)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """The values of bin indices, scaled to inputs in [-clip, clip]."""
         at = np.asarray(indices)
         if at.dtype.kind not in "ui":
@@ -111,10 +110,10 @@ class Codebook:
                 f"index {int(at.max() if at.max() >= self.num_levels else at.min())} is outside "
                 f"0..{self.num_levels - 1}"
             )
-        scaled: NDArray[np.float64] = checks.positive("clip", clip) * self.values
+        scaled: Floats = checks.positive("clip", clip) * self.values
         return np.asarray(scaled[at])
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         """The mean value from the sum of the codes of ``num_clients`` clients.
 
         >>> book = Codebook(np.array([0, 5, 7, 12]), 0.5, -3.0)
@@ -148,10 +147,10 @@ def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
     return bits
 
 
-def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = _SUM_BITS) -> NDArray[Any]:
+def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = _SUM_BITS) -> Array:
     """Sums of ``num_clients`` codes from 0 to ``max_code``, if that is what they can be."""
     bits_of_sum(num_clients, max_code, most)
-    sums: NDArray[Any] = np.asarray(total)
+    sums: Array = np.asarray(total)
     largest = num_clients * max_code
     if sums.dtype.kind not in "ui":
         raise InvalidUpdateError(f"a sum of codes: {sums.dtype}, expected integers")
@@ -163,7 +162,7 @@ def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = 
     return sums
 
 
-def _coarsest_lattice(fractions: NDArray[np.float64]) -> int:
+def _coarsest_lattice(fractions: Floats) -> int:
     """Smallest L such that L * fractions are distinct integers (to rounding), else FINE_MAX_CODE."""
     levels = fractions.size
     block = max(1, (1 << 20) // levels)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.
@@ -42,7 +41,7 @@ class LatticeLaw:
     lost: float = 0.0
 
     @classmethod
-    def of(cls, points: NDArray[np.int64], probabilities: Floats) -> LatticeLaw:
+    def of(cls, points: Ints, probabilities: Floats) -> LatticeLaw:
         """The law with these probabilities, right to 8 units, of distinct integers."""
         first = int(points.min())
         values = np.zeros(int(points.max()) - first + 1)
@@ -175,7 +174,7 @@ def binomial_sums(
     return sums, uncovered
 
 
-def width_of_sum(codes: NDArray[np.int64], weights: Floats, draws: float) -> float:
+def width_of_sum(codes: Ints, weights: Floats, draws: float) -> float:
     """About how many points the sum of that many draws has, tails cut off; ``weights`` in any unit."""
     mean = float(weights @ codes) / float(weights.sum())
     spread = math.sqrt(draws * float(weights @ (codes - mean) ** 2) / float(weights.sum()))

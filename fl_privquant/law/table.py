@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -51,17 +52,6 @@ _MOST_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)
 class CertifiedTable:
     """Rows of integer weights, and the pieces between them; built only if it can be certified.
 
-    Parameters
-    ----------
-    codebook
-        What the m columns stand for.
-    weights
-        (R, m) integers >= 0, each row summing to 2^32.
-    start_rows, end_rows
-        (K,) for each piece, from left to right, the row at its start and the row at its end.
-
-    Examples
-    --------
     >>> book = Codebook(np.array([0, 1]), step=4.0, offset=-2.0)
     >>> quarter = 1 << 30
     >>> table = CertifiedTable(book, np.array([[3 * quarter, quarter], [quarter, 3 * quarter]]),
@@ -71,9 +61,13 @@ class CertifiedTable:
     """
 
     codebook: Codebook
+    """What the m columns stand for."""
     weights: Ints
+    """(R, m) integers >= 0, each row summing to 2^32."""
     start_rows: Ints
+    """(K,) for each piece, from left to right, the row at its start."""
     end_rows: Ints
+    """(K,) for each piece, the row at its end."""
 
     def __post_init__(self) -> None:
         for name in ("weights", "start_rows", "end_rows"):
@@ -251,9 +245,17 @@ def log_ratio_upper(numerator: int, denominator: int) -> float:
     with localcontext() as context:
         context.prec = 50
         # Each operation is correctly rounded at 50 digits; one more unit in the 45th covers them all.
-        exact = (Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45
-        nearest = float(exact)
-        return nearest if Decimal(nearest) >= exact else math.nextafter(nearest, math.inf)
+        return rounded_up((Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45)
+
+
+def rounded_up(exact: Fraction | Decimal) -> float:
+    """The nearest float that is not below an exact number.
+
+    >>> rounded_up(Fraction(1, 2)), rounded_up(Fraction(1, 10)) >= Fraction(1, 10)
+    (0.5, True)
+    """
+    nearest = float(exact)
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
 
 
 def _distinct_rows(law: Law) -> tuple[Floats, Floats, Ints, Ints]:

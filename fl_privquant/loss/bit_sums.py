@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
@@ -219,6 +218,6 @@ def _power_excess(h: Floats, order: float) -> Floats:
     return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
 
 
-def binomial(successes: NDArray[Any], trials: int, success: Any) -> NDArray[np.float64]:
+def binomial(successes: Array, trials: int, success: Any) -> Floats:
     """The binomial's probabilities."""
     return np.asarray(scipy.stats.binom.pmf(successes, trials, success))

@@ -192,10 +192,10 @@ def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hu
 def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: float) -> PrivacyLoss:
     """``covered``, which has its weight already, and ``local`` with probability ``share``."""
     used = covered.masses > 0.0
-    losses, index = np.unique(np.concatenate([covered.losses[used], local.losses]), return_inverse=True)
-    weights = np.concatenate([covered.masses[used], share * local.masses])
-    masses = np.bincount(index, weights).astype(np.float64)
-    return PrivacyLoss(losses, masses, share * local.infinity + infinity, covered.slack + local.slack)
+    losses = np.concatenate([covered.losses[used], local.losses])
+    masses = np.concatenate([covered.masses[used], share * local.masses])
+    slack = covered.slack + local.slack
+    return PrivacyLoss.merged(losses, masses, share * local.infinity + infinity, slack)
 
 
 def _work(num_rows: int, codes: Ints, low: Ints, draws: float) -> float:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.law.table import rounded_up
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
@@ -156,9 +157,7 @@ def pure_epsilon(parts: Sequence[Part]) -> float:
     """The sum of the largest losses: exact arithmetic, rounded up at the end."""
     if any(math.isinf(part.loss.max_loss) for part in parts):
         return math.inf
-    exact = sum((Fraction(part.loss.max_loss) * part.count for part in parts), Fraction(0))
-    total = float(exact)
-    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+    return rounded_up(sum((Fraction(part.loss.max_loss) * part.count for part in parts), Fraction(0)))
 
 
 def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:

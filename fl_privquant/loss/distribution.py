@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -35,19 +36,6 @@ class PrivacyLoss:
     Guarantee: for every a >= 0 the hockey-stick curve of each pair of neighbouring inputs is at most
     ``(1 + slack)`` times the curve of these atoms.
 
-    Parameters
-    ----------
-    losses
-        (k,) finite losses, increasing.
-    masses
-        (k,) the first law's probability of each; the second law's is ``masses * exp(-losses)``.
-    infinity
-        Probability of outputs that the second law cannot give, or of which nothing better is known.
-    slack
-        Relative room for floating-point errors in the masses.
-
-    Examples
-    --------
     Randomized response at log 3:
 
     >>> loss = PrivacyLoss(np.log([1 / 3, 3.0]), np.array([0.25, 0.75]))
@@ -56,9 +44,13 @@ class PrivacyLoss:
     """
 
     losses: Floats
+    """(k,) finite losses, increasing."""
     masses: Floats
+    """(k,) the first law's probability of each; the second law's is ``masses * exp(-losses)``."""
     infinity: float = 0.0
+    """Probability of outputs that the second law cannot give, or of which nothing better is known."""
     slack: float = ROUNDING
+    """Relative room for floating-point errors in the masses."""
 
     def __post_init__(self) -> None:
         if self.losses.shape != self.masses.shape or self.losses.ndim != 1 or self.losses.size == 0:
@@ -67,6 +59,12 @@ class PrivacyLoss:
             raise InvalidSpecError("losses: must be finite and increase")
         if not (np.all(self.masses >= 0.0) and self.infinity >= 0.0 and self.slack >= 0.0):
             raise InvalidSpecError("masses, infinity and slack must not be negative")
+
+    @classmethod
+    def merged(cls, losses: Floats, masses: Floats, infinity: float = 0.0, slack: float = ROUNDING) -> Self:
+        """The loss with these atoms, in any order; atoms of equal loss become one."""
+        distinct, index = np.unique(losses, return_inverse=True)
+        return cls(distinct, np.bincount(index, masses).astype(np.float64), infinity, slack)
 
     @cached_property
     def max_loss(self) -> float:

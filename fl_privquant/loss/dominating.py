@@ -44,9 +44,7 @@ def dominating_loss(table: CertifiedTable) -> PrivacyLoss:
     losses = np.log(reachable[:, 1] / reachable[:, 0])
     losses = np.minimum(losses + ROUNDING * (1.0 + np.abs(losses)), table.epsilon)
     # Corners that are closer than rounding are one: the upper loss for both.
-    merged, index = np.unique(losses, return_inverse=True)
-    masses = np.bincount(index, reachable[:, 1] / TOTAL_WEIGHT).astype(np.float64)
-    return PrivacyLoss(merged, masses, infinity)
+    return PrivacyLoss.merged(losses, reachable[:, 1] / TOTAL_WEIGHT, infinity)
 
 
 def hull_corners(weights: Ints) -> Ints:

@@ -34,9 +34,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_law, convolve, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.normal_pairs import pair_separation
@@ -76,7 +75,7 @@ class TwoRows:
     Two of them are equal if all their numbers are.
     """
 
-    codes: NDArray[np.int64]
+    codes: Ints
     low: Floats
     high: Floats
     slope: float

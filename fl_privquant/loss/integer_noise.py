@@ -70,9 +70,8 @@ class NoisyInteger:
         masses = first[usable]
         if math.isfinite(self.pure_epsilon):
             losses, masses, unknown = self._pure(num_honest, losses, masses, unknown)
-        merged, index = np.unique(np.append(losses, 0.0), return_inverse=True)
-        gathered = np.bincount(index, np.append(masses, 0.0), merged.size).astype(np.float64)
-        return PrivacyLoss(merged, gathered, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
+        atoms = np.append(losses, 0.0), np.append(masses, 0.0)
+        return PrivacyLoss.merged(*atoms, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
 
     def distance_to_ideal(self, num_honest: int) -> float:
         """The total variation distance of the sum of what is drawn to that of the ideal noises, at most."""

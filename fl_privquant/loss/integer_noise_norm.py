@@ -145,12 +145,11 @@ def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: 
     weights = [likely - rare for likely, rare in pairwise(chances)]
     values = np.concatenate([loss.losses for loss in losses])
     masses = np.concatenate([weight * loss.masses for weight, loss in zip(weights, losses, strict=True)])
-    merged, index = np.unique(values, return_inverse=True)
     infinity = _CHANCES[-1] + sum(
         weight * loss.infinity for weight, loss in zip(weights, losses, strict=True)
     )
     slack = max(loss.slack for loss in losses) + ROUNDING
-    return PrivacyLoss(merged, np.bincount(index, masses, merged.size).astype(np.float64), infinity, slack)
+    return PrivacyLoss.merged(values, masses, infinity, slack)
 
 
 @lru_cache(maxsize=64)

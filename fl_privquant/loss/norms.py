@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fl_privquant import checks
@@ -120,9 +120,8 @@ def secure_sum_loss(
         return None
     separation = certificate.separation(update.rate)
     if math.isfinite(separation):
-        loss = gaussian_loss(separation * update.widened)
-        charged = replace(loss, infinity=loss.infinity + update.charge)
-        return NamedLoss(charged, "l2 gaussian of the sum")
+        loss = gaussian_loss(separation * update.widened, update.charge)
+        return NamedLoss(loss, "l2 gaussian of the sum")
 
     def renyi(order: float) -> float:
         return certificate.renyi(order) * update.widened**2
@@ -150,8 +149,7 @@ def two_row_loss(
     separation = sum_separation(law, num_honest, update.rate, bits, stratified)
     if math.isinf(separation):
         return None
-    loss = gaussian_loss(separation * update.widened)
-    return NamedLoss(replace(loss, infinity=loss.infinity + update.charge), name)
+    return NamedLoss(gaussian_loss(separation * update.widened, update.charge), name)
 
 
 def continuous_law_loss(

@@ -50,8 +50,10 @@ class NormalLoss(PrivacyLoss):
     separation: float = math.inf
 
 
-def gaussian_loss(separation: float) -> NormalLoss:
+def gaussian_loss(separation: float, revealed: float = 0.0) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
+
+    ``revealed`` is a further probability with which nothing is hidden.
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694
@@ -63,7 +65,7 @@ def gaussian_loss(separation: float) -> NormalLoss:
     # What lies below the cells is moved up into the lowest one.
     first[0] += math.exp(float(log_ndtr(-_REACH)))
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
-    atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))), _SLACK)
+    atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))) + revealed, _SLACK)
     return NormalLoss(atoms.losses, atoms.masses, atoms.infinity, atoms.slack, separation)
 
 

@@ -76,10 +76,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
 from fl_privquant.law.law import Law
@@ -258,10 +257,10 @@ class _Pairs:
 
     slopes: Floats
     rows: Floats
-    codes: NDArray[np.int64]
+    codes: Ints
 
     @classmethod
-    def of(cls, law: Law, codes: NDArray[np.int64]) -> _Pairs:
+    def of(cls, law: Law, codes: Ints) -> _Pairs:
         """Every slope of the law with every row."""
         signs = (1.0,) if _is_symmetric(law, codes) else (1.0, -1.0)
         slopes = np.concatenate([sign * np.asarray(slopes_of(law)) for sign in signs])
@@ -363,7 +362,7 @@ def _over(numerator: Floats, denominator: Floats) -> Floats:
         return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
 
 
-def _is_symmetric(law: Law, codes: NDArray[np.int64]) -> bool:
+def _is_symmetric(law: Law, codes: Ints) -> bool:
     """Whether codes, pieces and rows mirror: then a slope's opposite is that of the mirrored piece."""
     lengths = law.ends - law.starts
     return (

@@ -31,7 +31,7 @@ from fl_privquant.design.metric import diameter
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper, rounded_up
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.loss.renyi import INPUT_ROUNDING
@@ -130,7 +130,7 @@ def _l1_slope(weights: Ints, means: list[int], step: Fraction) -> float:
     for k, i in zip(*np.nonzero(slopes >= slopes.max() * (1.0 - _SHORTLIST)), strict=True):
         low, high = sorted((int(weights[k, i]), int(weights[k + 1, i])))
         worst = max(worst, Fraction(high - low, low) / (step * (means[k + 1] - means[k])))
-    return _rounded_up(worst)
+    return rounded_up(worst)
 
 
 def _l2_rate(weights: Ints, means: list[int], step: Fraction) -> float:
@@ -145,10 +145,5 @@ def _l2_rate(weights: Ints, means: list[int], step: Fraction) -> float:
         for k, i in zip(*np.nonzero(rates >= max(rates.max(), worst) * (1.0 - _SHORTLIST)), strict=True):
             low, high = sorted((int(weights[k, i]), int(weights[k + gap, i])))
             distance = (step * (means[k + gap] - means[k])) ** 2
-            worst = max(worst, _rounded_up(Fraction(log_ratio_upper(high, low)) / distance))
+            worst = max(worst, rounded_up(Fraction(log_ratio_upper(high, low)) / distance))
     return worst
-
-
-def _rounded_up(value: Fraction) -> float:
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)

@@ -44,6 +44,7 @@ from fl_privquant.checks import number_in, whole_in
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
+from fl_privquant.law.table import rounded_up
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
@@ -228,9 +229,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             # Inputs lie between the outermost levels, so no more cells than these are passed.
             blocks = -(-2 * self.reach // self._further.size)
             off = _FLOAT_ROOM + blocks * at_least + max(exactly, at_least)
-            loss = 2 * Decimal(self.rate) / Decimal(self.step) + 2 * off + Decimal(10) ** -40
-            nearest = float(loss)
-            return nearest if Decimal(nearest) >= loss else math.nextafter(nearest, math.inf)
+            return rounded_up(2 * Decimal(self.rate) / Decimal(self.step) + 2 * off + Decimal(10) ** -40)
 
     def _error(self, density: Density | ArrayLike | None, power: int) -> float:
         kinks = np.concatenate([self.values, self.values + 0.5 * self.step])

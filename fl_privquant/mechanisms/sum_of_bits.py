@@ -13,7 +13,6 @@ Assumes: nothing about the inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,7 +23,7 @@ import numpy as np
 
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper, rounded_up
 from fl_privquant.loss.bit_sums import poisson_binomial_losses, sum_of_bits_loss
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms, two_row_loss
@@ -39,9 +38,7 @@ _HALF = TOTAL_WEIGHT // 2
 
 def loss_of_bits(trials: int, rare: int) -> float:
     """The privacy loss of all bits together, rounded up."""
-    exact = trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare))
-    nearest = float(exact)
-    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+    return rounded_up(trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
@@ -38,10 +38,10 @@ class LazyVector(ABC):
         self.dtype = dtype
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, start: int, stop: int) -> Array:
         """(stop - start,) a new array of these coordinates."""
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         whole = self.read(0, self.size)
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
@@ -49,13 +49,13 @@ class LazyVector(ABC):
 class _Given(LazyVector):
     """The coordinates of an array, in C order; no copy of it is made."""
 
-    def __init__(self, inputs: NDArray[Any]) -> None:
+    def __init__(self, inputs: Array) -> None:
         super().__init__(inputs.size, inputs.dtype)
         self.shape = inputs.shape
         plain = inputs.ndim <= 1 or inputs.flags.c_contiguous
         self._flat = inputs.reshape(-1) if plain else inputs.flat
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, start: int, stop: int) -> Array:
         return np.asarray(self._flat[start:stop])
 
 
@@ -66,10 +66,10 @@ class Chunk(NamedTuple):
     ``second_words`` on. One that asked for none has no ``words``. Codes go to ``out``.
     """
 
-    x: NDArray[Any]
+    x: Array
     clip: float
-    words: NDArray[np.uint64]
-    out: NDArray[Any]
+    words: Words
+    out: Array
     stream: RandomStream
     second_words: int
 
@@ -83,7 +83,7 @@ def encode_in_chunks(
     stream: Randomness,
     threads: int,
     words_per_input: int = 1,
-) -> NDArray[Any]:
+) -> Array:
     """The inputs encoded by ``encode_chunk``, in their shape.
 
     Inputs are floating-point numbers of any shape and strides. Integers are refused: an update that holds
@@ -118,7 +118,7 @@ def checked_inputs(x: ArrayLike) -> Floats:
     return inputs
 
 
-def check_finite_inputs(inputs: NDArray[Any]) -> None:
+def check_finite_inputs(inputs: Array) -> None:
     """Raise InvalidUpdateError, with the first place, if an input is not finite."""
     finite = np.isfinite(inputs)
     if not finite.all():
@@ -156,7 +156,7 @@ class _Cut(NamedTuple):
     stream: RandomStream
     first_word: int
     needs_words: bool
-    out: NDArray[Any]
+    out: Array
 
     def encode(self, threads: int) -> int:
         """Number of inputs that are not finite; the codes of all inputs are written."""
@@ -190,7 +190,7 @@ def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
     return np.float32 if dtype.itemsize <= 4 else np.float64
 
 
-def _readable(chunk: NDArray[Any]) -> NDArray[Any]:
+def _readable(chunk: Array) -> Array:
     """The chunk as the compiled kernels take it, copied only if it must be."""
     if chunk.dtype not in _NATIVE or not (chunk.flags.c_contiguous and chunk.flags.aligned):
         # A long double beyond the range of a double becomes infinite, and is refused as such.

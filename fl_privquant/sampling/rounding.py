@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import code_type
+from fl_privquant.array_types import Array, ArrayLike, Bits, code_type
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.stream import Randomness, RandomStream
@@ -29,7 +27,7 @@ def encode_on_lattice(
     clip: float = 1.0,
     stream: Randomness = None,
     threads: int = 1,
-) -> NDArray[Any]:
+) -> Array:
     """Random integers of the shape of ``x``: a neighbouring lattice point each, plus noise modulo 2^bits.
 
     Points 0 to ``max_code`` stand for -clip to clip. The upper neighbour is chosen with the input's
@@ -76,7 +74,7 @@ def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) 
     return encode_chunk
 
 
-def draw_bit_sums(upper: NDArray[Any], trials: int, rare: int, stream: RandomStream) -> NDArray[np.uint8]:
+def draw_bit_sums(upper: Array, trials: int, rare: int, stream: RandomStream) -> Bits:
     """The number of ones among ``trials`` bits of each input, of which ``upper`` are from the upper row.
 
     A bit of the upper row is 0, and one of the lower row is 1, with the weight ``rare`` of 2^32, exactly. A
