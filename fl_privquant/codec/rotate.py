@@ -83,13 +83,13 @@ class Rotation:
         """Rotate ``vector`` in place."""
         self._check(vector)
         for step in _steps(self.dimension, self.seed):
-            step.forward(vector)
+            step.apply(vector, backward=False)
 
     def backward(self, vector: Array) -> None:
         """Undo :meth:`forward`, in place."""
         self._check(vector)
         for step in reversed(_steps(self.dimension, self.seed)):
-            step.backward(vector)
+            step.apply(vector, backward=True)
 
     def _check(self, vector: Array) -> None:
         if vector.shape != (self.dimension,) or not vector.flags.c_contiguous:
@@ -107,19 +107,12 @@ class _Step(NamedTuple):
     signs: Words
     transform: Callable[[Array], None]
 
-    def forward(self, vector: Array) -> None:
+    def apply(self, vector: Array, backward: bool) -> None:
+        """Flip signs and transform, in place; backward, which undoes it, in the other order."""
         part = vector[self.coordinates]
-        _flip(part, self.signs)
-        self.transform(part)
-        self._put_back(vector, part)
-
-    def backward(self, vector: Array) -> None:
-        part = vector[self.coordinates]
-        self.transform(part)
-        _flip(part, self.signs)
-        self._put_back(vector, part)
-
-    def _put_back(self, vector: Array, part: Array) -> None:
+        parts = (partial(_flip, signs=self.signs), self.transform)
+        for change in reversed(parts) if backward else parts:
+            change(part)
         # A slice was changed in place; coordinates that are picked one by one are a copy.
         if isinstance(self.coordinates, np.ndarray):
             vector[self.coordinates] = part

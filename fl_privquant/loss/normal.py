@@ -11,6 +11,7 @@ Analytical Calibration and Optimal Denoising", ICML 2018, Theorem 8.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.special import log_ndtr
 
@@ -41,13 +42,7 @@ def gaussian_separation(epsilon: float, delta: float) -> float:
     >>> round(gaussian_separation(1.0, 0.126937), 5)
     1.0
     """
-    low, high = 0.0, 1.0
-    while gaussian_delta(high, epsilon) <= delta:
-        low, high = high, 2.0 * high
-    while high - low > _TOLERANCE * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
-    return low
+    return _turning_point(lambda separation: gaussian_delta(separation, epsilon) <= delta)[0]
 
 
 def gaussian_epsilon(separation: float, delta: float) -> float:
@@ -62,10 +57,15 @@ def gaussian_epsilon(separation: float, delta: float) -> float:
         return 0.0
     if delta <= 0.0:
         return math.inf
+    return _turning_point(lambda epsilon: gaussian_delta(separation, epsilon) > delta)[1]
+
+
+def _turning_point(holds: Callable[[float], bool]) -> tuple[float, float]:
+    """Two numbers that agree to 12 digits; ``holds`` is true up to the first, and false from the second on."""
     low, high = 0.0, 1.0
-    while gaussian_delta(separation, high) > delta:
+    while holds(high):
         low, high = high, 2.0 * high
     while high - low > _TOLERANCE * high:
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if gaussian_delta(separation, middle) <= delta else (middle, high)
-    return high
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high

@@ -457,22 +457,13 @@ class TableMechanism(LatticeMechanism, kind="table"):
         expected = 4 * levels + 8 * rows * levels + 8 * pieces
         if len(body) != expected:
             raise CertificationError(f"mechanism: {len(body)} bytes of arrays, expected {expected}")
-        ends = np.cumsum([4 * levels, 8 * rows * levels, 4 * pieces, 4 * pieces])
-        codes, weights, start_rows, end_rows = (
-            np.frombuffer(body[start:end], dtype)
-            for start, end, dtype in zip([0, *ends[:-1]], ends, ("<u4", "<u8", "<u4", "<u4"), strict=True)
-        )
-        codebook = Codebook(
-            codes.astype(np.int64), float.fromhex(header["step"]), float.fromhex(header["offset"])
-        )
+        sent = [("codes", "<u4", levels), ("weights", "<u8", (rows, levels)), ("ends", "<u4", (2, pieces))]
+        codes, weights, (start_rows, end_rows) = np.frombuffer(body, np.dtype(sent))[0]
+        step, offset = float.fromhex(header["step"]), float.fromhex(header["offset"])
         if weights.max() > np.iinfo(np.int64).max:
             raise CertificationError("mechanism: a weight is above 2^63")
-        return (
-            codebook,
-            weights.astype(np.int64).reshape(rows, levels),
-            start_rows.astype(np.int64),
-            end_rows.astype(np.int64),
-        )
+        codebook = Codebook(codes.astype(np.int64), step, offset)
+        return codebook, *(array.astype(np.int64) for array in (weights, start_rows, end_rows))
 
 
 def checked_mechanism(value: object) -> Mechanism:

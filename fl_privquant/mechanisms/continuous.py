@@ -104,8 +104,8 @@ class ContinuousMechanism(FloatMechanism):
         """Whether noise of this scale has the claimed privacy for inputs 2 apart."""
 
     @abstractmethod
-    def _noise(self, words: Words) -> Floats:
-        """One draw of noise of scale 1 for each word."""
+    def _lower_quantile(self, shares: Floats) -> Floats:
+        """The noise of scale 1 below 0 for shares of its lower half, in (0, 1)."""
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
@@ -115,7 +115,9 @@ class ContinuousMechanism(FloatMechanism):
         # What is not finite is counted and refused; an input far above the clip is not at fault.
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0)
-        chunk.out[...] = scaled + self.scale * self._noise(chunk.words)
+        # The sign is the lowest bit, which is none of those that make the uniform number.
+        signs = 1.0 - 2.0 * (chunk.words & np.uint64(1)).astype(np.float64)
+        chunk.out[...] = scaled + self.scale * (signs * self._lower_quantile(open_uniforms(chunk.words)))
         return int(np.count_nonzero(~np.isfinite(chunk.x)))
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:

@@ -99,13 +99,38 @@ def encode_in_chunks(
     randomness = stream if stream is not None else RandomStream.secure()
     first_word = randomness.reserve(words_per_input * source.size)
     out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
-    cut = _Cut(
-        source, encode_chunk, float(clip), randomness, first_word, words_per_input > 0, out.reshape(-1)
-    )
-    not_finite = cut.encode(threads)
+    codes = out.reshape(-1)
+
+    def encode_range(begin: int, end: int) -> int:
+        """Encode the inputs from ``begin`` to ``end``; the result is how many of them are not finite."""
+        buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
+        reader = randomness.reader(first_word + begin)
+        not_finite = 0
+        for start in range(begin, end, _CHUNK):
+            stop = min(start + _CHUNK, end)
+            words = buffer[: stop - start]
+            reader.read(words)
+            part = _readable(source.read(start, stop))
+            second_words = first_word + source.size + start
+            chunk = Chunk(part, float(clip), words, codes[start:stop], randomness, second_words)
+            not_finite += encode_chunk(chunk)
+        return not_finite
+
+    not_finite = _shared_among_threads(encode_range, source.size, threads)
     if not_finite:
         raise _not_finite(not_finite, source.size, _first_not_finite(source))
     return out
+
+
+def _shared_among_threads(encode_range: Callable[[int, int], int], size: int, threads: int) -> int:
+    """The sum of what ``encode_range`` returns for the parts of an update, whole chunks, of each thread."""
+    chunks = -(-size // _CHUNK)
+    workers = min(threads, chunks)
+    if workers <= 1:
+        return encode_range(0, size)
+    bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        return sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
 
 
 def checked_inputs(x: ArrayLike) -> Floats:
@@ -145,45 +170,6 @@ def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> N
     checks.whole("threads", threads, 1)
     if stream is not None and not isinstance(stream, RandomStream):
         raise InvalidSpecError(f"rng: {stream!r} is not a RandomStream, such as RandomStream.seeded(0)")
-
-
-class _Cut(NamedTuple):
-    """An update that is encoded chunk by chunk; ``out`` is flat, its words begin at ``first_word``."""
-
-    source: LazyVector
-    encode_chunk: Callable[[Chunk], int]
-    clip: float
-    stream: RandomStream
-    first_word: int
-    needs_words: bool
-    out: Array
-
-    def encode(self, threads: int) -> int:
-        """Number of inputs that are not finite; the codes of all inputs are written."""
-        size = self.source.size
-        chunks = -(-size // _CHUNK)
-        workers = min(threads, chunks)
-        if workers <= 1:
-            return self._encode_range(0, size)
-        bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
-        with ThreadPoolExecutor(workers) as pool:
-            return sum(pool.map(self._encode_range, bounds[:-1], bounds[1:]))
-
-    def _encode_range(self, begin: int, end: int) -> int:
-        """Encode the inputs from ``begin`` to ``end``, as ``encode`` does."""
-        buffer = np.empty(min(_CHUNK, end - begin) if self.needs_words else 0, dtype=np.uint64)
-        reader = self.stream.reader(self.first_word + begin)
-        not_finite = 0
-        for start in range(begin, end, _CHUNK):
-            stop = min(start + _CHUNK, end)
-            words = buffer[: stop - start]
-            reader.read(words)
-            part = _readable(self.source.read(start, stop))
-            second_words = self.first_word + self.source.size + start
-            not_finite += self.encode_chunk(
-                Chunk(part, self.clip, words, self.out[start:stop], self.stream, second_words)
-            )
-        return not_finite
 
 
 def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
