@@ -61,7 +61,7 @@ def gaussian_epsilon(separation: float, delta: float) -> float:
 
 
 def _turning_point(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Two numbers that agree to 12 digits; ``holds`` is true up to the first, and false from the second on."""
+    """Two numbers, equal to 12 digits; ``holds`` is true up to the first, and false from the second on."""
     low, high = 0.0, 1.0
     while holds(high):
         low, high = high, 2.0 * high
