@@ -1,12 +1,14 @@
-"""What the additive mechanisms share: randomized rounding to a lattice, integer noise, a modular wrap.
+"""Common code of the additive mechanisms: randomized rounding to a lattice, integer noise, a modular wrap.
 
 An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer noise is
-added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in that same ring. The
-sum decodes by its centred representative: the one next to the middle of what the inputs alone can sum to.
-Only if the noises together leave the room that the ring has for them is the estimate wrong, and the
+added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in that same ring. A
+residue of the sum is decoded to the integer nearest to the middle of the range that the inputs alone can
+reach. The estimate is wrong only if the sum of the noises leaves the room that the ring has for it, and the
 probability of that is bounded before anything is sent.
 
-Each mechanism has a file of its own, which holds its noise and its calibration.
+For a run whose updates have a bounded L2 norm, of which only sums are seen, the number of lattice points, the
+clip and the noise follow from the target (:mod:`fl_privquant.design.noise_lattice`). The file of each
+mechanism holds its noise and its calibration.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ _MAX_WRAP_BITS = 32
 _NUM_CLIENTS = whole_in(1, 1 << 31)
 _WRAP_BITS = whole_in(1, _MAX_WRAP_BITS)
 _OVERFLOW = number_in("(0, 0.01]", "; typical values are 1e-9 to 1e-6")
-# Codes of so many bits hold every lattice that is tried; narrower ones may have this times its error.
+# Codes of so many bits hold every lattice; narrower codes may have this times the error.
 _WIDE, _WORTH = 24, 1.01
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
-# Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
+# Covers the rounding of tails and bounds, which floats give to 12 digits or better.
 _FLOAT_ROOM = 1.0 + 1e-9
-# A fraction as Python writes it. Not all that Python reads: 1e999999999 would keep us busy.
+# A fraction as Python writes it. Python reads more, such as 1e999999999, which would take forever.
 _FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
 
 
@@ -127,7 +129,7 @@ class AdditiveSpec(Spec):
 
     @classmethod
     def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:
-        """The best lattice for codes as wide as wished; for wider ones where these are clearly worse."""
+        """The best lattice for codes of the wished width, or for the narrowest that are nearly as good as any."""
         given = dict(wish.parameters).get("levels")
         levels = MOST_LEVELS if given is None else int(given)
         finest = best_lattice(cls.noise_type, target, _WIDE, levels, spreads)

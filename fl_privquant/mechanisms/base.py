@@ -1,4 +1,4 @@
-"""What a mechanism is: values, an exact law, an encoder and a decoder, and bytes that carry it."""
+"""Base classes of mechanisms: output values, exact output law, encoder, decoder, and the form as bytes."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Mechanism(ABC):
     norm: ClassVar[str] = "linf"
     """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
     outputs_floats: ClassVar[bool] = False
-    """Whether outputs are floating-point numbers: then the guarantee is for exact real numbers only."""
+    """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
     """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
     lossless: ClassVar[bool] = False
-    """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
+    """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
@@ -95,7 +95,7 @@ class Mechanism(ABC):
 
     @property
     def epsilon(self) -> float:
-        """Certified privacy loss of one :attr:`unit`, local view; infinite unless one is certified."""
+        """Certified privacy loss of one :attr:`unit` in the local view; infinite if nothing is certified."""
         return math.inf
 
     @property
@@ -109,20 +109,20 @@ class Mechanism(ABC):
         return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
-        """What one :attr:`unit` costs in that view, with the name of the bound.
+        """The privacy loss of one :attr:`unit` in that view, with the name of the bound.
 
-        In a sum it must hold whatever the inputs of the other ``view.honest_count - 1`` honest clients are.
-        Unless a mechanism says more, only its certified figures are known: the worst law that has them.
+        In a sum it must hold for all inputs of the other ``view.honest_count - 1`` honest clients. By default
+        it is the loss of the worst mechanism that has the certified epsilon and delta.
         """
         if math.isinf(self.epsilon):
             return NamedLoss(NOT_PRIVATE)
         return NamedLoss(response_loss(self.epsilon, self.delta), "worst law")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """Bounds on the cost of a whole update that are better than counting coordinates, if there are any.
+        """Bounds on the loss of a whole update that may be below the sum of its coordinates' losses.
 
-        With norms: every bound that rests on them, in units of the clip. Without norms: every bound that
-        holds for updates of any norm, such as a theorem about sums. The accountant states the smallest total.
+        With norms, which are in units of the clip, these are all bounds that rest on them. Without norms,
+        they hold for updates of any norm. The accountant uses the bound with the smallest total.
         """
         return []
 
@@ -136,7 +136,7 @@ class Mechanism(ABC):
         return 1 if self.encodes_whole_updates else dimension
 
     def for_dimension(self, dimension: int) -> Mechanism:
-        """The mechanism for updates of that many coordinates: itself, where each coordinate is on its own."""
+        """The mechanism for updates of that many coordinates; the same one if coordinates are independent."""
         return self
 
     def bias(self, x: ArrayLike) -> Floats:
@@ -154,7 +154,7 @@ class Mechanism(ABC):
         """Bits that carry what one coordinate is encoded to, without secure aggregation."""
 
     def for_sums(self) -> Mechanism:
-        """The mechanism to use where only sums of codes are seen: itself, unless it has one for that."""
+        """The mechanism to use where only sums of codes are seen; by default the same one."""
         return self
 
     @property
@@ -164,17 +164,17 @@ class Mechanism(ABC):
 
     @property
     def law(self) -> Law | None:
-        """The law of a coordinate, where it is listed output by output: what can be drawn."""
+        """The output law of a coordinate, where the probability of each output is listed; else None."""
         return None
 
     def details(self) -> dict[str, str]:
-        """Further lines of a description, each with its heading."""
+        """Further lines for a printed description, each under its heading."""
         return {}
 
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
         """How encoded updates of ``dimension`` coordinates are written, and decoded to ``dtype``.
 
-        Unless a mechanism says otherwise, what it encodes to are its codes, one for each coordinate.
+        By default each coordinate is written as its code.
         """
         return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
 
@@ -195,9 +195,9 @@ class Mechanism(ABC):
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
-        """The narrowest ring in which the sums of so many coordinates are known not to be confused.
+        """The integers modulo 2^bits, with the fewest bits, that tell all sums of honest codes apart.
 
-        Unless a mechanism says how far honest sums spread, it is that of :meth:`sum_bits`.
+        By default the bits are those of :meth:`sum_bits`; a mechanism may know that honest sums spread less.
         """
         return SumRing(self.sum_bits(num_clients), self.max_code)
 
@@ -226,11 +226,11 @@ class Mechanism(ABC):
         """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
 
     def _header(self) -> dict[str, Any]:
-        """What the header says besides the plain fields: nothing, where these describe the mechanism."""
+        """Entries of the header besides the plain fields of the dataclass; by default there are none."""
         return {}
 
     def _arrays(self) -> list[Array]:
-        """The arrays that follow the header: none, where fields say it all."""
+        """The arrays that follow the header; by default there are none."""
         return []
 
     @classmethod
@@ -250,7 +250,7 @@ class Mechanism(ABC):
 
     @staticmethod
     def from_bytes(blob: bytes) -> Mechanism:
-        """The mechanism in ``blob``, with its privacy certified anew: nothing is taken on trust.
+        """The mechanism in ``blob``. Its privacy is certified again, whatever the bytes claim.
 
         Raises CertificationError where bytes are damaged, of another version, or claim more than they hold.
         """
@@ -274,7 +274,7 @@ class Mechanism(ABC):
             kind, name = Mechanism._kinds[header["kind"]], header["name"]
             if not (isinstance(name, str) and name.isprintable() and len(name) <= _MAX_NAME):
                 raise ValueError(f"its name is no printable text of at most {_MAX_NAME} characters")
-            # What cannot be computed in floats shows here, not where the mechanism is used.
+            # Overflows and the like are noticed here, and not where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
                 others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
                 mechanism = kind(**(read_fields(kind, header) | others))
@@ -283,13 +283,13 @@ class Mechanism(ABC):
             return mechanism
         except CertificationError as error:
             raise CertificationError(one_line(error)) from error
-        except Exception as error:  # any error: the bytes come from somebody else
+        except Exception as error:  # any error: the bytes may be hostile
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CertificationError(f"mechanism: malformed ({reason})") from error
 
 
 class LatticeMechanism(Mechanism):
-    """A mechanism with a codebook: what is sent is an index, and the sum of codes decodes by the lattice."""
+    """A mechanism with a codebook: clients send indices of codes, which lie on a lattice and add up."""
 
     @property
     @abstractmethod
@@ -343,7 +343,7 @@ class LatticeMechanism(Mechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # Values in an interval have a variance of at most a quarter of its square.
+        # A value that stays in an interval has a variance of at most a quarter of its squared length.
         mean, variance = 1.0 + self.max_bias, float(self.values[-1] - self.values[0]) ** 2 / 4.0
         return bounded_noise(mean, self.max_bias, variance, mean + float(np.abs(self.values).max()))
 
@@ -447,9 +447,9 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     @staticmethod
     def _table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
-        """Codebook, weights, start rows and end rows of a table as sent: nothing is certified yet."""
+        """Codebook, weights, start rows and end rows of a table as they were sent, not certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
-        # Sizes are checked before anything of that size is made: they are the sender's word.
+        # The sender claims these sizes: they are checked before memory of that size is taken.
         if not (2 <= levels <= MAX_LEVELS and 1 <= rows <= _MAX_ROWS and 1 <= pieces < _MAX_ROWS):
             raise CertificationError(
                 f"mechanism: {levels} levels, {rows} rows, {pieces} pieces are out of range"

@@ -1,4 +1,4 @@
-"""The registry: names of mechanisms, their specs, and ``design``, which turns one into the other."""
+"""The registry of mechanisms: their names, their specifications, and ``design``, which makes them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from fl_privquant.statement import Unit
 POWERS = {"mae": 1, "mse": 2}
 """The exponent of the error that each objective minimises."""
 
-# More bits of a code hardly move the best clip.
+# More bits than this in a code hardly change the best clip.
 _MOST_TRIALS = 255
-# e^epsilon of a coordinate must be a float; beyond 23 no table of 32 bits differs.
+# e^epsilon must be a float. Beyond an epsilon of 23, tables with weights of 32 bits are all the same.
 MOST_EPSILON = 700.0
-# With less, errors are beyond what floats are good for.
+# Below this, errors are too large for floats.
 _LEAST_EPSILON = 1e-12
-# This is part of every cache key, so that designs of earlier versions are not read after results changed.
+# A part of every cache key: raised when designs change, so that old ones are not read from disk.
 _DESIGN_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A design of a mechanism that is worth a row of its own beside others.
+    """A design of a mechanism that gets its own row in comparisons.
 
     Its ``parameters`` define it, its label is the mechanism's name and ``suffix``, and it is drawn in
     ``colour``, or in the mechanism's colour if that is empty.
@@ -73,7 +73,7 @@ class Spec:
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
     contained_in: ClassVar[str | None] = None
-    """A mechanism whose designs include these: where it has less error, this one's search got stuck."""
+    """A mechanism that can express all these designs. If it has less error, this one's search got stuck."""
 
     def __post_init__(self) -> None:
         given = self._given()
@@ -96,7 +96,7 @@ class Spec:
 
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
-        """The given parameters that this mechanism has."""
+        """Those of the given parameters that this mechanism has."""
         return {key: value for key, value in wishes.items() if key in cls.parameter_names()}
 
     @classmethod
@@ -131,7 +131,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """A quick estimate of its :meth:`proposal`, if there is one: for choosing, never for a statement."""
+        """A quick estimate of the :meth:`proposal`, if there is one. It serves choices, never a statement."""
         return None
 
     @classmethod
@@ -141,12 +141,12 @@ class Spec:
         return cls.accepted(wanted) | dict(wish.parameters)
 
     def text(self, name: str) -> str:
-        """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
+        """The whole spec of mechanism ``name`` in one line: the key of its design in the cache."""
         fields = dict.fromkeys(self.parameter_names())
         return json.dumps([_DESIGN_VERSION, name, fields | self.parameters()], sort_keys=True)
 
     def parameters(self) -> dict[str, Any]:
-        """The fields that are given as plain values, for reports."""
+        """The fields that are given, as plain values, for reports."""
         return {
             name: value.describe() if isinstance(value, Density) else value
             for name, value in self._given().items()
@@ -174,7 +174,7 @@ class Entry(Generic[SpecT]):
     plans_for_local: bool = False
     """Whether plans for the local view consider it by default."""
     scouts: bool = False
-    """Whether planners try it first, to know where to search: it is designed at once, others cost as much."""
+    """Whether planners try it first, to know where to search: its design takes no time, and costs alike."""
     variant_of: tuple[str, str, str] | None = None
     """Another mechanism, and a parameter of ``design`` with the value that stands for this one: for a variant
     of that mechanism with a spec of its own."""
@@ -338,7 +338,7 @@ def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
     mechanism = Mechanism.from_bytes(blob)
     if mechanism.name != name:
         raise CertificationError(f"it holds mechanism {mechanism.name!r}, not {name!r}")
-    # As they are after they were stored: lists for tuples. A builder may add what it found to them.
+    # As JSON stores them: lists for tuples. A builder may have added parameters that it found.
     for key, asked in json.loads(json.dumps(spec.parameters())).items():
         stored = mechanism.parameters.get(key)
         if stored != asked:
