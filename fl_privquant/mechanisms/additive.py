@@ -129,7 +129,7 @@ class AdditiveSpec(Spec):
 
     @classmethod
     def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:
-        """The best lattice for codes of the wished width, or for the narrowest that are nearly as good as any."""
+        """The best lattice for codes of the wished width, or for the narrowest that are nearly as good."""
         given = dict(wish.parameters).get("levels")
         levels = MOST_LEVELS if given is None else int(given)
         finest = best_lattice(cls.noise_type, target, _WIDE, levels, spreads)
