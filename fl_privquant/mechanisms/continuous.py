@@ -1,4 +1,4 @@
-"""Mechanisms whose messages cannot be added up; among them those of floats, which are baselines."""
+"""Mechanisms whose messages cannot be summed, among them the baselines that output floats."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fl_privquant.sampling.stream import Randomness
 
 
 class UnsummableMechanism(Mechanism):
-    """A mechanism that has no codes to be added up; it refuses where it is asked for them."""
+    """A mechanism without codes that could be summed: methods about sums raise InvalidSpecError."""
 
     no_sum: ClassVar[str] = (
-        "its messages are no integers to be added up; decode each client's, or use 'cldp_linf' or "
+        "its messages cannot be added up; decode each client's, or use 'cldp_linf' or "
         "'vqsgd_private'"
     )
-    """Why there is nothing to add up, and what to use instead."""
+    """Why nothing can be summed, and what to use instead."""
 
     summable = False
 
@@ -42,7 +42,7 @@ class UnsummableMechanism(Mechanism):
 
 
 class FloatMechanism(UnsummableMechanism):
-    """A mechanism that encodes to floats, which are no integers to be summed."""
+    """A mechanism that encodes to floats, which secure aggregation cannot sum."""
 
     outputs_floats: ClassVar[bool] = True
     no_sum: ClassVar[str] = (
@@ -70,11 +70,11 @@ class ContinuousMechanism(FloatMechanism):
     """The clipped input plus real noise, in floating point.
 
     Guarantee: (``epsilon``, ``delta``) of each coordinate and release, local view, *for real numbers only*.
-    The digits of a float that holds input plus noise can tell the input (Mironov, CCS 2012): for
-    comparison, never for deployment.
+    The digits of a float that holds input plus noise can reveal the input (Mironov, CCS 2012), so that these
+    mechanisms are for comparison, never for deployment.
     Assumes: exact arithmetic, which no computer has.
 
-    ``scale`` is that of the noise, for inputs in [-1, 1]; claims are checked against it.
+    ``scale`` is the scale of the noise for inputs in [-1, 1]. Claims are checked against it.
     """
 
     scale: float
@@ -112,7 +112,7 @@ class ContinuousMechanism(FloatMechanism):
         return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
-        # What is not finite is counted and refused; an input far above the clip is not at fault.
+        # Inputs that are not finite are counted, and refused later; inputs far above the clip are fine.
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0)
         # The sign is the lowest bit, which is none of those that make the uniform number.
