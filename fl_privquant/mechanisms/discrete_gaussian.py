@@ -6,7 +6,7 @@ Assumes: nothing about the inputs.
 Reference: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020 (the
 noise); Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with
 Secure Aggregation", ICML 2021 (rounding, noise and wrap on each client). There the sum of the clients' noises
-protects, here each client's noise does so alone: the local view.
+protects a client; the guarantee above, for the local view, rests on its own noise alone.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fl_privquant.mechanisms.integer_privacy import certified_epsilon
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
-# How far inside epsilon to design, for a table that is rounded and cut: little, if its end is far.
+# How far below epsilon to design, as the table is rounded and cut: little, where it ends far out.
 _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 
 
@@ -35,9 +35,9 @@ class DiscreteLaplaceSpec(AdditiveSpec):
 class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
     """Rounding plus two-sided geometric noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`.
 
-    Before the wrap, the sum is clamped as :mod:`fl_privquant.mechanisms.integer_privacy` says, which makes
-    epsilon pure. An argument about the *sum* of several clients' noises must count the clamp as a failure:
-    its probability is ``noise.tail(reach)`` each, about 1e-15 at epsilon 1.
+    Before the wrap, the sum is clamped as :mod:`fl_privquant.mechanisms.integer_privacy` says, so that delta
+    is 0. A proof about the *sum* of several clients' noises must count a clamp as a failure, which has
+    probability ``noise.tail(reach)`` for each client, about 1e-15 at epsilon 1.
     """
 
     noise_type = DiscreteLaplace

@@ -4,8 +4,8 @@ The nearest bin on either side is preferred exponentially: q_j(i) is proportiona
 exp(gamma (B_i - B_j) / (2 (B_j - B_1))).
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, computed exactly
-from the law and certified on the integer table; unbiased. The paper's theorem "erm_privacy" is not used:
-it is false (its bound stays finite as the margin goes to 0, the true loss does not).
+from the law and certified on the integer table; unbiased. The paper's theorem "erm_privacy" is not used
+because it is false: its bound stays finite as the margin goes to 0, while the true loss does not.
 Reference: Cai, Zhang, Khalili, UAI 2024, section "Special cases".
 """
 

@@ -1,8 +1,8 @@
-"""None: the update as it is, neither clipped nor quantized nor private; in sums, as integers in fixed point.
+"""None: the update unchanged, neither clipped nor quantized nor private; in sums, integers in fixed point.
 
 It is the baseline that shows what training reaches without quantization and privacy.
 
-**Fixed point** is what it becomes where updates must be integers, as secure aggregation needs. Coordinates
+**Fixed point** replaces floats where updates must be integers, as for secure aggregation. Coordinates
 are clipped to [-clip, clip] and rounded at random to one of the two neighbouring points of a lattice so fine
 that learning does not notice: 2^bits - 1 points, of which one is exactly 0. Twenty bits are a step of 1.9e-6
 clip, and the sum of up to 4096 clients fits the 32 bits of a masked code.
@@ -35,13 +35,13 @@ DEFAULT_BITS: Final = 20
 """Bits of a fixed-point coordinate, unless others are asked for."""
 
 _BITS = whole_in(2, 30)
-# What secure aggregation adds up in, at most.
+# The widest integers that secure aggregation sums.
 _MAX_SUM_BITS: Final = 32
 
 
 @dataclass(frozen=True)
 class NoSpec(Spec):
-    """Whether floats stay as they are (None), or become integers of that many bits."""
+    """The specification: floats stay unchanged (None), or become integers of that many bits."""
 
     fixed_point_bits: Annotated[int | None, _BITS] = None
 
@@ -117,7 +117,7 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
         return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
 
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
-        # Of uniform inputs it is known, for which so many points need not be gone through.
+        # For uniform inputs it is known, so that the many points need not be enumerated.
         return 1.0 / 6.0 if density is None else super()._rounding_variance(density)
 
 

@@ -1,4 +1,4 @@
-"""One bit: Duchi's two-point mechanism, randomized response between two far values.
+"""One bit: Duchi's two-point mechanism, which is randomized response between two values.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table; unbiased. The values are ±(e^epsilon + 1) / (e^epsilon - 1), adjusted to the integer
@@ -39,7 +39,7 @@ class OneBitSpec(Spec):
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The bit that leans as far as the target allows: one Poisson binomial bit."""
+        """The bit whose probabilities differ as much as the target allows: one Poisson binomial bit."""
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         best = binomial_bits(target, wish.norm_ratio, 1)
         if best is None:

@@ -37,11 +37,11 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import POWERS, Spec, Variant, register
 
-# Slightly beyond the least value, at which only the two-point mechanism exists, with every digit of epsilon.
+# Slightly beyond the least value, at which only the two-point mechanism is feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
 _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
-# On a finer grid the squared distance of neighbours is smaller, and the outer values lie further out.
+# On a finer grid neighbours may lose less, so that the outer values would lie further out.
 _GRID_KNOTS = 5
 
 PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
@@ -75,8 +75,8 @@ class OptmSpec(Spec):
     max_code: int | None = None
     """Largest code of a lattice; 2 levels - 1 if not given."""
     max_value: Annotated[float | None, number_in("(-inf, inf)")] = None
-    """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The mean
-    absolute error alone would send outer values, and the squared error, to infinity."""
+    """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. Without a limit,
+    the mean absolute error is least with outer values, and a squared error, that are infinite."""
     num_knots: Annotated[int | None, whole_in(2, 4097)] = None
     """Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With ``metric="l2-grid"``
     the inputs that the guarantee is for; 5 if not given."""
@@ -95,7 +95,7 @@ class OptmSpec(Spec):
         if self.metric != "none" and self.family != "free":
             raise InvalidSpecError(
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
-                "bins: inputs ever closer to each other would keep losing the same"
+                "bins: the loss of two inputs on both sides of a bin would not fall with their distance"
             )
         if self.bins is not None:
             object.__setattr__(self, "levels", len(self.bins))
@@ -136,7 +136,7 @@ def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
 
 
 def _grid(spec: OptmSpec) -> Floats:
-    """Knots while values are searched; under a metric for grid inputs, that grid."""
+    """The knots while values are searched; with metric "l2-grid" they are the grid itself."""
     if spec.metric == "l2-grid":
         return np.linspace(-1.0, 1.0, spec.num_knots or _GRID_KNOTS)
     return np.linspace(-1.0, 1.0, _SEARCH_KNOTS)
