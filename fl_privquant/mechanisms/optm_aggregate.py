@@ -13,9 +13,9 @@ It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.mechanisms.stratified_bits`), which are the bits of the Poisson binomial mechanism (Chen,
 Özgür, Kairouz, ICML 2022) with less randomness in how many of them lean up; tables by linear program
 (:mod:`fl_privquant.design.aggregate`); and the bits of the Poisson binomial mechanism themselves
-(:mod:`fl_privquant.mechanisms.pbm`) where they may lean further, above all where few clients or a lax budget
-are counted better by a blanket. So its error is never above that of the Poisson binomial mechanism with as
-many levels and the same clip, certified for the same target, except for how closely leans are searched for.
+(:mod:`fl_privquant.mechanisms.pbm`) where their certificate allows a larger theta, above all with few clients
+or a large budget. So its error never exceeds that of the Poisson binomial mechanism with as many levels and
+the same clip, certified for the same target, except for the tolerance of the search for theta.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAME = "optm_aggregate"
 _MOST_LEVELS = 256
 _LEVELS = checks.whole_in(2, _MOST_LEVELS, "; for the sum of many clients 8 are enough")
 _MOST_EPSILON = 1e6
-# Independent bits are tried if the error over a central Gaussian's is at least this.
+# Independent bits are tried if the error is at least this times that of a central Gaussian.
 _LAX = 1.1
 # Tables are tried if they could reduce the error by more than this; the search takes long.
 _WORTH = 1.005
@@ -65,8 +65,7 @@ _WORTH = 1.005
 def planned_norm_ratio(spec: AggregateSpec) -> float:
     """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
 
-    Lost signal against noise, for clients that all have the same update; see
-    :mod:`fl_privquant.design.spread`.
+    A small coordinate clip loses signal, a large one adds noise; see :mod:`fl_privquant.design.spread`.
 
     >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
     >>> 3.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.5
@@ -152,7 +151,7 @@ class AggregateSpec(Spec):
 
     @property
     def num_honest(self) -> int:
-        """Honest clients whose codes are in the sum, at the least, as coarsely as accountants count them."""
+        """The least number of honest clients in the sum, rounded down as accountants do."""
         return coarse_count(honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction))
 
     @property
@@ -168,7 +167,7 @@ class AggregateSpec(Spec):
 
     @property
     def rate(self) -> float:
-        """The rate that certificates of an update are asked for."""
+        """The rate b of :func:`~fl_privquant.loss.two_row_sums.sum_separation` for these updates."""
         return UpdateBound(2.0 * self.clip_ratio * NORM_ROUNDING, self.dimension).rate
 
 
@@ -198,7 +197,7 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
     best = least_error_bits(spec.levels - 1, separation, honest, rate, error_of, stratified=True)
     lax = best is None or best.error > _LAX / (honest * separation**2)
     if best is None or lax or _independent_bits_may_lead(spec, best, input_variance):
-        # Few clients, or a lax budget: independent bits have a certificate that stratified ones lack.
+        # With few clients or a large budget, independent bits have a certificate that stratified ones lack.
         binomial = binomial_bits(spec.target, spec.clip_ratio, spec.levels - 1)
         least = math.inf if best is None else best.error
         if binomial and error_of_bits(binomial.trials, binomial.rare, input_variance) < least:
@@ -218,10 +217,11 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
 
 
 def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input_variance: float) -> bool:
-    """Whether the bits of the Poisson binomial mechanism, probed, may have less error than stratified ones.
+    """Whether the bits of the Poisson binomial mechanism may have less error, by a quick estimate.
 
-    At the same lean their error is not less. But a chain of unequal steps has to spare a little more
-    (:mod:`fl_privquant.loss.normal_pairs`), so that independent bits may lean a little further.
+    With the same theta their error is not less. But the certificate of stratified bits, a chain of unequal
+    steps (:mod:`fl_privquant.loss.normal_pairs`), is a little weaker, so that theirs may allow a larger
+    theta.
     """
     if best.trials == 1:
         return False

@@ -6,13 +6,13 @@ is a Poisson binomial variable of n * trials trials, whatever the inputs: bounde
 
 It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows of
 integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a rational
-theta, and both guarantees are for what is sampled, not for a rounding of it.
+theta, and the guarantees are for what is sampled, not for a rounded version of it.
 
 Guarantee: that of every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`.
 :func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over n clients reveals of one
 of them, whatever the others' inputs.
-Assumes: nothing about the inputs. For the sum: n clients that draw as they should; subtract corrupt and
-dropped ones.
+Assumes: nothing about the inputs. For the sum: n clients that follow the protocol; corrupt clients and those
+that dropped out do not count.
 Reference: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
 Secure Aggregation", ICML 2022.
 """
@@ -48,7 +48,7 @@ from fl_privquant.statement import LOCAL, View
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512
-# Another certificate, which takes longer, is tried if the error over a central Gaussian's is at least this.
+# Another, slower certificate is tried if the error is at least this times that of a central Gaussian.
 _LAX = 1.1
 _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
@@ -159,9 +159,9 @@ class PbmMechanism(SumOfBits, kind="pbm"):
 def binomial_bits(target: RunTarget, norm_ratio: float, most: int) -> SumOfBitsDesign | None:
     """The Poisson binomial bits, at most so many, with the least error for rotated updates at the norm bound.
 
-    Bits are designed for the exact worst case of the other clients. Few clients, or a lax budget, are counted
-    better by a blanket: there theta grows as far as that allows. ``norm_ratio`` is the L2 clip over the
-    coordinate clip.
+    Bits are designed for the exact worst case of the other clients. With few clients or a large budget the
+    bound by a blanket is better, and theta becomes as large as that bound allows. ``norm_ratio`` is the L2
+    clip over the coordinate clip.
     """
     spread = math.sqrt(target.dimension) / norm_ratio
     square = clipped_moments(spread)[0] / spread**2

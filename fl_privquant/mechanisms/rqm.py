@@ -1,4 +1,4 @@
-"""RQM: randomized quantization on uniform bins, of which a random subset is used.
+"""RQM: randomized quantization to a random subset of uniform bins.
 
 Inner bins are kept with probability ``keep`` each, the outermost always; the output is one of the two
 kept bins next to the input, unbiased. The selection is geometric: q_j(i) = keep (1 - keep)^(j - i) for

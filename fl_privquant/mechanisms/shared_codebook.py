@@ -7,8 +7,8 @@ weight 1. What is sent is the index that was drawn. The estimate is the codeword
 constant.
 
 **Privacy.** Given the codebook, which does not depend on the data, each index has one of two chances,
-whatever the update. Their ratio, of two integers, is at most e^epsilon. So it does not matter for privacy
-which codewords were taken for the nearest, and floating-point numbers cannot spoil it.
+whatever the update. Their ratio, of two integers, is at most e^epsilon. So privacy does not depend on which
+codewords were taken for the nearest, and floating-point errors cannot harm it.
 
 **Unbiased.** The codebook's law is the same after every rotation. So the expectation of the codeword that
 is drawn has the direction of x, and its length is the chance of a near codeword, less that of a far one,
@@ -23,7 +23,7 @@ mechanisms (:mod:`fl_privquant.mechanisms.privunit`). The design takes the best 
 the smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
 
 **The message** is the index, log2 M bits, and the seed of the codebook, 64 bits: each client and round
-needs a codebook of its own, as with one for all the mean would stay in the span of its codewords.
+needs its own codebook, as the mean of updates with a common one would stay in the span of its codewords.
 
 **Many coordinates.** Encoding takes M d normal numbers. ``Encoding(keep=...)`` rotates an update by a fast
 transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec.subset`), for which M k
@@ -63,20 +63,19 @@ from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
-# This takes some minutes of one core; a server must not ask clients for more.
+# Numbers that a codebook may have. These take a core some minutes; a server must not ask for more.
 _MOST_NUMBERS = 1 << 34
 RARE = 1 << 64
 """Weight of a far codeword."""
 
-# The largest exponent for which weights are told apart: beyond, a far codeword is drawn less than once in
-# 10^26 times.
+# The largest exponent of weights: beyond it, a far codeword is drawn less than once in 10^26 times.
 _MOST_EXPONENT = 60
 
 
-# Codebooks that a design looks at by itself, and how near to the optimum is near enough.
+# Sizes of codebooks that a design tries, and the factor above the optimal error that is near enough.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
-# With fewer coordinates a codebook would be compared with an optimum that hardly any codebook reaches.
+# With fewer coordinates hardly any codebook comes near the optimum.
 _LEAST_COMPARED = 64
 
 
@@ -195,7 +194,7 @@ def subset_response(near: Ints, levels: int, weights: tuple[int, int], source: C
     if drawn < near.size * common:
         return int(near[drawn // common])
     other = (drawn - near.size * common) // rare
-    # The far index of that rank: as many near ones are to be passed as lie before it.
+    # The far index of that rank: it is shifted by the number of near ones before it.
     return int(other + np.searchsorted(near - np.arange(near.size), other, side="right"))
 
 
@@ -233,7 +232,7 @@ def _mean_length(epsilon: float, levels: int, count: int, dimension: int) -> flo
 
 @lru_cache(maxsize=1024)
 def _best_near(epsilon: float, levels: int, dimension: int) -> int:
-    """The number of near codewords with the least error: their use has one maximum."""
+    """The number of near codewords with the least error: the mean length has a single maximum in it."""
     low, high = 1, levels - 1
     while low < high:
         middle = (low + high) // 2

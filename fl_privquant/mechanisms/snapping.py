@@ -2,13 +2,13 @@
 
 The input, clamped to [-clip, clip], gets Laplace noise of scale lambda; the sum is rounded to the nearest
 multiple of Lambda, the smallest power of two that is not below lambda (except for 1e-6 of it), and clamped to
-[-bound, bound]. So no digit of a float tells the input, as those of the textbook Laplace mechanism do.
+[-bound, bound]. So the digits of a float do not reveal the input, as those of the usual Laplace mechanism do.
 
 **How it is drawn.** The published algorithm computes noise as a logarithm in floats, of a full-precision
 uniform number, and pays for their rounding with 2^-49 bound / lambda on top of epsilon, given a correctly
-rounded logarithm, which numpy does not promise. The same law can be drawn without any logarithm: Laplace
-noise has no memory. Where the sum leaves the input's own cell of the lattice, up or down, how many cells
-further it goes is geometric and does not depend on the input. So
+rounded logarithm, which numpy does not promise. The same law can be drawn without logarithms, as Laplace
+noise is memoryless. Where the sum leaves the input's own cell of the lattice, up or down, how many cells
+further it goes is geometric and independent of the input. So
 
 * the cell that the input lies in, and the input's place in it, r in [-1/2, 1/2], decide between down, stay
   and up: with rho = Lambda / lambda, exp(-rho (1/2 ± r)) / 2 for the outer two. These are floats, good to
@@ -51,7 +51,7 @@ from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Continuation, Randomness
 
-# What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
+# Largest relative error of the ratio of two of the floating-point chances of down, stay and up.
 _FLOAT_ROOM = Decimal(2) ** -46
 # Noise beyond this many scales is clamped if no bound is given: one draw in 10^6.
 _DEFAULT_SCALES = 14.0
@@ -70,7 +70,7 @@ _EXPONENTS = range(-9, 41)
 class SnappingSpec(Spec):
     """The specification of the snapping mechanism."""
 
-    # Rates, not exponentials of epsilon, are what it computes with.
+    # It computes with rates, not with exponentials of epsilon.
     most_epsilon = 1e6
 
     epsilon: float
@@ -146,7 +146,8 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def coordinate_noise(self) -> CoordinateNoise:
-        # Probabilities change by e^(distance / scale) at most, so the variance does: a grid and that factor.
+        # Probabilities, and so variances, change by a factor of e^(distance / scale) at most between grid
+        # points.
         inputs = np.linspace(-1.0, 1.0, _GRID)
         rows = self.pmf(inputs)
         variances = rows @ self.values**2 - (rows @ self.values) ** 2
@@ -190,10 +191,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         rising = self._further[::-1]
         words = np.empty(chunk.x.size, dtype=np.uint64)
         chunk.stream.fill(words, chunk.second_words)
-        # A word passes as many cells as have chances above it.
+        # The number of cells passed is the number of chances above the word.
         cells = rising.size - np.searchsorted(rising, words, side="right")
         for i in np.flatnonzero(cells == rising.size).tolist():
-            # The noise has no memory: what passed the whole block starts anew. One in 10^5 does.
+            # The noise is memoryless: after a whole block, which one in 10^5 passes, the count starts anew.
             source = Continuation(chunk.stream, chunk.second_words + i)
             passed = rising.size
             while passed == rising.size and cells[i] <= 2 * self.reach:
@@ -216,7 +217,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def epsilon(self) -> float:
-        """The loss of the law, 2 / scale, and twice what a probability is off by, as a logarithm.
+        """The loss of the law, 2 / scale, plus twice the largest error of the logarithm of a probability.
 
         A probability is that of down, stay or up, times that of so many whole blocks of cells, times that of
         so many cells in the next one: exactly so many, or for the outermost level at least so many.
