@@ -1,8 +1,8 @@
 """Stochastic: randomized rounding to evenly spaced levels, without privacy.
 
-The input is rounded to one of its two neighbouring levels, unbiased: the quantizer of FedPAQ and, with
-the largest magnitude as its clip, of QSGD. The twin of the private mechanisms that tells what quantization
-alone costs.
+The input is rounded at random, unbiased, to one of its two neighbouring levels. This is the quantizer of
+FedPAQ and, with the largest magnitude as its clip, of QSGD. Compared with private mechanisms it shows the
+error of quantization alone.
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased.
 Assumes: nothing about the inputs.
@@ -64,7 +64,7 @@ class RoundingMechanism(Mechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # One of two neighbouring lattice points, a step apart.
+        # The output is one of two neighbouring lattice points, a step apart.
         return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:

@@ -1,9 +1,9 @@
-"""Mechanisms whose code is the number of ones among certified bits, all drawn for one input.
+"""Mechanisms whose code is the number of ones among certified bits, which are all drawn for the same input.
 
 Each bit is drawn from one table of two rows, with integer weights of 2^32: 1 with the weight ``rare`` at the
-lower row, and 0 with that weight at the upper row. What tells the mechanisms apart is from which of the rows
-the bits are drawn: :mod:`fl_privquant.mechanisms.pbm` chooses for each bit by a coin that leans with the
-input, :mod:`fl_privquant.mechanisms.stratified_bits` fixes how many are from the upper row.
+lower row, and 0 with that weight at the upper row. The mechanisms differ in how the row of a bit is chosen:
+:mod:`fl_privquant.mechanisms.pbm` chooses it for each bit at random, with a probability that depends on the
+input, and :mod:`fl_privquant.mechanisms.stratified_bits` fixes how many bits are from the upper row.
 
 Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release, local
 view, certified in integers: each bit is randomized response whatever its row, and all bits 1 (or 0) is the
@@ -43,7 +43,7 @@ def loss_of_bits(trials: int, rare: int) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumOfBits(LatticeMechanism):
-    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent."""
+    """Sends the number of ones among ``trials`` certified bits of randomized response a coordinate."""
 
     trials: int
     """Number of bits."""
@@ -79,7 +79,7 @@ class SumOfBits(LatticeMechanism):
 
     @property
     def theta(self) -> float:
-        """How far a row's bit leans from a fair coin: exact, a multiple of 2^-32."""
+        """How far the probability of a 1 is from 1/2 at either row; an exact multiple of 2^-32."""
         return (_HALF - self.rare) / TOTAL_WEIGHT
 
     @cached_property
@@ -113,7 +113,7 @@ class SumOfBits(LatticeMechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # The mean of independent bits, with the largest variance where both sides are equally likely.
+        # A mean of independent bits, whose variance is largest where 0 and 1 are equally likely.
         outer = 0.5 / self.theta
         noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
         return CoordinateNoise(
