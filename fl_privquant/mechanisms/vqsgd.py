@@ -15,9 +15,10 @@ variant each of them has epsilon / repeats.
 Guarantee: ``vqsgd_private``: ``epsilon``-differential privacy of one client round, local view, for any two
 updates, certified on the integer chances of the corners. (In the ball no corner's weight reaches 1, so that
 the true loss is a little smaller than this bound of the paper.) ``vqsgd``: none, ``epsilon`` is infinite.
-Both unbiased for updates in the ball. Assumes: nothing about the inputs. Reference: Gandikota, Kane, Maity,
-Mazumdar, "vqSGD: Vector Quantized Stochastic Gradient Descent", AISTATS 2021 (the cross-polytope scheme, and
-its private version by randomized response).
+Both are unbiased for updates in the ball.
+Assumes: nothing about the inputs.
+Reference: Gandikota, Kane, Maity, Mazumdar, "vqSGD: Vector Quantized Stochastic Gradient Descent",
+AISTATS 2021 (the cross-polytope scheme, and its private version by randomized response).
 """
 
 from __future__ import annotations
