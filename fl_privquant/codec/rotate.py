@@ -1,8 +1,8 @@
-"""A public random rotation: it spreads any update evenly over its coordinates, and loses nothing.
+"""A public random rotation, which spreads any update evenly over its coordinates and can be undone.
 
-A quantizer of range [-clip, clip] wastes itself on an update whose few large coordinates set the clip. After
-this rotation the d coordinates of an update of norm R are nearly normal with variance R^2 / d, whatever the
-update is: this is what a plan's clips and errors assume.
+A quantizer of range [-clip, clip] is inaccurate for an update whose few large coordinates determine the clip.
+After this rotation the d coordinates of an update of norm R are nearly normal with variance R^2 / d, whatever
+the update is: this is what a plan's clips and errors assume.
 
 **How.** The Walsh-Hadamard transform with random signs spreads the energy of an update evenly, but it exists
 for powers of two only, and padding d = 10^5 to 131072 coordinates would send 31 % more. Instead there are two
@@ -33,8 +33,8 @@ each row, K = block * rows / d or one more or less from each block, at random po
 Without the random turns, columns would meet the same part of a pattern again and again that repeats along a
 block, as the transform of a few neighbouring coordinates does.
 
-**Public.** Signs and turns follow from a seed that everybody knows. They hide nothing and need not: an
-orthogonal map of the update is chosen without looking at it, so privacy is neither won nor lost.
+**Public.** Signs and turns follow from a seed that everybody knows. The orthogonal map is chosen
+independently of the update, so that privacy is neither gained nor lost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
 _WORD_BITS = 64
-# Coordinates of one block that meet in a column, at the least and on average, as a power of two.
+# The least average number of coordinates of a block that meet in a column, as a power of two.
 _LOG_MEETINGS = 6
 # Blocks are larger than columns by this power of two: both then fit into a cache, columns 64 at a time.
 _LOG_LEAN = 6
@@ -63,8 +63,8 @@ _LOG_LEAN = 6
 class Rotation:
     """A random orthogonal map of vectors of ``dimension`` coordinates, the same for the same seed.
 
-    It takes O(d log d) additions, in place; the inverse undoes it up to the rounding of the additions. The
-    seed is public, and a new one for each round, so that no update can be made to fit it.
+    It takes O(d log d) additions, in place; the inverse undoes it up to rounding. The seed is public. Each
+    round has a new one, so that no update can be prepared for it.
 
     >>> rotation = Rotation(dimension=5, seed=1)
     >>> vector = np.array([3.0, 0.0, 0.0, 0.0, 4.0])
@@ -126,10 +126,10 @@ def _sizes(dimension: int) -> tuple[int, int]:
     return 1 << block, 1 << min(most, together - block)
 
 
-# The clients of a round, where they run in one process, and its server share them.
+# Cached, because the clients of a round in one process, and its server, use the same steps.
 @lru_cache(maxsize=4)
 def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
-    """The blocks, the block at the end, the columns, the column of the ends."""
+    """The steps: all whole blocks, the block at the end, the columns, and the column of the rows' ends."""
     if dimension == 0:
         return ()
     block, rows = _sizes(dimension)

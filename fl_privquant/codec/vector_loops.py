@@ -1,6 +1,6 @@
-"""Compiled loops over whole updates, of :mod:`fl_privquant.codec.rotate` and ``clip``.
+"""Compiled loops over whole updates, for :mod:`fl_privquant.codec.rotate`, ``clip`` and ``subset``.
 
-Kept apart so that numba is imported with the first update, not with the package.
+They have their own module so that numba is imported with the first update, not with the package.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from fl_privquant.array_types import Array, Ints, Words
 from fl_privquant.compiled import compiled
 
-# Columns that are transformed together, at the most: some lines of a core's cache.
+# The most columns that are transformed together: they fit some lines of a core's cache.
 _LANES = 64
 
 
@@ -26,7 +26,7 @@ def sum_of_squares(x: Array, unit: float) -> float:
 
 @compiled
 def scale_in_place(x: Array, unit: float, factor: float) -> None:
-    """Multiply every coordinate by a power of two and by a factor, whose product may be no float."""
+    """Multiply every coordinate by a power of two and by a factor, the product of which may overflow."""
     for i in range(x.size):
         x[i] = (np.float64(x[i]) * unit) * factor
 
@@ -100,7 +100,7 @@ def _hadamard_rows(x: Array, rows: int, lanes: int) -> None:
     while 2 * half < rows:
         width = half * lanes
         for i in range(0, rows * lanes, 4 * width):
-            # As slices, so that the compiler sees that indices are not negative, and takes several at once.
+            # With slices the compiler knows that indices are not negative, and uses vector instructions.
             a, b = x[i : i + width], x[i + width : i + 2 * width]
             c, d = x[i + 2 * width : i + 3 * width], x[i + 3 * width : i + 4 * width]
             for j in range(width):

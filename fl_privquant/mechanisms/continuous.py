@@ -21,8 +21,7 @@ class UnsummableMechanism(Mechanism):
     """A mechanism without codes that could be summed: methods about sums raise InvalidSpecError."""
 
     no_sum: ClassVar[str] = (
-        "its messages cannot be added up; decode each client's, or use 'cldp_linf' or "
-        "'vqsgd_private'"
+        "its messages cannot be added up; decode each client's, or use 'cldp_linf' or 'vqsgd_private'"
     )
     """Why nothing can be summed, and what to use instead."""
 
