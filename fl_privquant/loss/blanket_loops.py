@@ -1,4 +1,4 @@
-"""Compiled loop of :mod:`fl_privquant.loss.blanket`, apart so that numba is imported late."""
+"""Compiled loop of :mod:`fl_privquant.loss.blanket`, in its own module so that numba is imported late."""
 
 from __future__ import annotations
 
