@@ -1,4 +1,4 @@
-r"""Laws of two rows, and the worst case of the other clients in their secure sum: many cases at once.
+r"""Laws of two rows, and the worst case of the other clients in a secure sum, bounded for many cases at once.
 
 By step 1 of :mod:`fl_privquant.loss.two_row_sums`, every other client is at one of the two rows, and a case
 is how many of them are at the upper one. There are as many cases as clients: too many to look at each.
@@ -8,8 +8,8 @@ In the cases with first..last clients at the upper row, ``first`` are at the upp
 the rows. One law covers all these cases, as follows.
 
 * With a probability c such a client draws from the part that the two rows have in common, whatever its row.
-  Tell the adversary which clients do so, and leave out those that do not. Leaving out a client reveals no
-  less: the sum with it is the sum without it plus independent noise.
+  Tell the adversary which clients do so, and leave the others out of the sum. Leaving out a client can only
+  reveal more: the sum with it is the sum without it plus independent noise.
 * *Blocks.* The sum of b draws from the upper row has nearly the law of b draws from the lower row, shifted by
   a whole number s, if s is nearly b times the difference of the two means. So the two laws have a far larger
   part in common than single draws, once one of them is shifted; a known shift of the sum reveals nothing. Let
@@ -21,8 +21,8 @@ the rows. One law covers all these cases, as follows.
   which grows with i, the mean divergence is at most H_1 + T_1 (H_2 - H_1) + T_2 (H_3 - H_2) + ...: that of a
   mixture of these sums, of which it is known which one holds. What is left, 1e-30, is charged as a cut tail.
 
-Groups are made as large as the bound allows that they must stay within: that of the worst case known, and a
-little more. Whatever the groups are, the largest of their bounds holds.
+Groups are as large as possible while their bounds stay within that of the worst case known so far, plus a
+small tolerance. The largest bound of all groups holds, whatever the groups are.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ MOST_CELLS = 64
 """Cells of distances beyond which nothing is certified."""
 
 _UNIT = 2.0**-53
-# Tails with less than this probability are cut off after each convolution: far below what may be spared.
+# Tails of less than this probability are cut off after each convolution; it is far below what is spared.
 _CUT = 1e-30
-# Products of lengths that are convolved directly: an FFT would lose more than may be spared.
+# All convolutions are direct, as the error of an FFT would exceed what may be spared.
 _DIRECT = 1 << 62
-# How far above the worst case the bound may be, as a share, for so many others or more; less for fewer.
+# How far above the worst case the bound may be, as a share, with at least so many others; less with fewer.
 _TOLERANCE, _MANY_OTHERS = 2e-5, 25_000
-# Multiplications after which twice as much is tolerated: so many bounds of groups, at least and at most.
+# Multiplications after which the tolerance doubles: so many bounds of groups, at least and at most.
 _WORK, _LEAST_BOUNDS, _MOST_BOUNDS = 4e8, 16, 400
 # Probabilities with which more single draws, and more blocks, are left out than in each law of the mixture.
 _RARELY_MORE_DRAWS = (0.3, 0.03, 1e-3, 1e-8, 1e-30)
@@ -60,11 +60,11 @@ _RARELY_MORE_BLOCKS = (0.3, 0.3, 1e-2, 1e-6, 1e-30)
 _LEAST_BLOCK, _LEAST_BLOCKS = 8, 8
 # Cases that are looked at first, evenly spaced; and room for what the size of a group is guessed from.
 _PROBED, _GUESS_ROOM = 5, 1.15
-# Draws that are left out, at the least, where what is lost by that is divided by.
+# Least number of draws that are left out, where it is a divisor.
 _LEAST_LEFT_OUT = 1e-9
-# Bits from which on a binomial law is more accurate than repeated convolutions.
+# With at least so many bits a binomial law is more accurate than repeated convolutions.
 _MANY = 256
-# Rows a little beyond the two are differences of rounded numbers, a hundredth of them or more.
+# Rounding units of rows a little beyond the two: they are differences, of at least a hundredth of the terms.
 _ROW_UNITS = 512
 
 
@@ -155,7 +155,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Draws that are all from the lower or all from the upper row, and what these two laws have in common."""
+    """Draws that are all from the lower or all from the upper row, and the common part of these two laws."""
 
     kind: _Kind
     draws: int
@@ -167,7 +167,7 @@ class _Unit:
 
     @classmethod
     def of(cls, kind: _Kind, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
-        """The unit whose two laws are both nowhere below ``least``, but for a shift."""
+        """The unit whose two laws, one of them shifted, are both at least ``least`` everywhere."""
         law = LatticeLaw(0, least / least.sum(), (least.size + 4) * _UNIT)
         return cls(kind, draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
 
@@ -231,7 +231,7 @@ class OtherClients:
         return largest
 
     def probed(self) -> float:
-        """The same for all others at the lower row, and for the last case."""
+        """The separation in two cases only: all others at the lower row, and the last case."""
         return max(self._bound(0, 1), self._bound(self._end - 1, 1))
 
     @property
@@ -245,7 +245,7 @@ class OtherClients:
         return float(_TOLERANCE * few * 2.0 ** (looked_at // patience))
 
     def _affordable(self, share: float, most: int) -> int:
-        """The size of the largest group, about, whose bound is too large by no more than that share."""
+        """About the size of the largest group whose bound is too large by no more than that share."""
         fits, too_large = 1, most + 1
         while too_large - fits > 1:
             middle = (fits + too_large) // 2
@@ -273,7 +273,7 @@ class OtherClients:
 
     @cached_property
     def _block(self) -> _Unit | None:
-        """The unit of as many draws as shift the mean by about one; None if these are few, or most of all."""
+        """The unit of as many draws as shift the mean by about one; None if these are too few or too many."""
         rise = float((self.law.high - self.law.low) @ self.law.codes)
         draws = round(1.0 / max(abs(rise), 1e-9))
         if not _LEAST_BLOCK <= draws <= self.others // _LEAST_BLOCKS:
@@ -338,7 +338,7 @@ class OtherClients:
         return self._sums[key]
 
     def _sum_of(self, kind: _Kind, count: int) -> LatticeLaw:
-        """The same: a binomial law for many bits, else from sums of powers of two of the draws."""
+        """The law of such a sum: binomial for many bits, else convolved from powers of two of the draws."""
         one, bit = self._one(kind), count & -count
         if count == 0:
             return LatticeLaw(0, np.ones(1), 0.0)

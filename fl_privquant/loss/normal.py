@@ -1,8 +1,8 @@
-"""Two normal laws of the same width: how well they are told apart, in closed form.
+"""Two normal laws of the same width: the privacy loss of telling them apart, in closed form.
 
-Many guarantees end here: normal noise, sums that are dominated by a normal pair, and what a budget allows of
-either. Adaptive releases of normal pairs cost what one pair does whose squared separation is the sum of
-theirs (Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022, Corollary 2).
+Many guarantees are stated by such a pair: those of normal noise, and of sums that a normal pair dominates.
+Adaptive releases of normal pairs cost as much as one pair whose squared separation is the sum of theirs
+(Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022, Corollary 2).
 
 Reference for the closed form: Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy:
 Analytical Calibration and Optimal Denoising", ICML 2018, Theorem 8.

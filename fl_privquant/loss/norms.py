@@ -1,4 +1,4 @@
-"""Updates of bounded norm: what a whole update costs by its norm, whatever its number of coordinates.
+"""Privacy losses of whole updates of bounded norm, which do not grow with the number of coordinates.
 
 Norms are in units of the clip: an update of L2 norm R, coordinates clipped to [-clip, clip], has norm
 R / clip, and two such updates are at most 2 R / clip apart.
@@ -57,7 +57,7 @@ class NormBound:
 
     @property
     def max_loss(self) -> float:
-        """Infinite: moments bound no loss."""
+        """Infinite, because moments do not bound the largest loss."""
         return math.inf
 
     def log_moment(self, rate: float) -> float:
@@ -87,7 +87,7 @@ def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_ho
 
 
 def least_separation_by_blanket(law: TwoRows, num_honest: int, rate: float) -> float:
-    """A separation that no bound by a blanket, nor one of the local view, is below; 0 where none is known.
+    """A lower limit of all bounds by a blanket and of the local view; 0 where none is known.
 
     Let a bit be 1 with probability q at the lower and 1 - q at the upper row, s being how fast the share of
     the upper row grows. The blanket is a fair coin, drawn from by K of the others, of mean 2 q (n - 1).
@@ -112,7 +112,7 @@ def secure_sum_loss(
 ) -> NamedLoss | None:
     """The guarantee by a blanket, if the table has one; each coordinate is drawn ``bits`` times and summed.
 
-    The sum of each of these draws over clients is told: as many coordinates, all with the same input.
+    The bound tells the adversary each of these draws, summed over clients, as if it were a coordinate.
     """
     update = UpdateBound(math.sqrt(bits) * (2.0 * l2 * NORM_ROUNDING), bits * dimension)
     certificate = _certificate(table, num_honest)
@@ -157,7 +157,7 @@ def continuous_law_loss(
 ) -> NamedLoss | None:
     """The Rényi bound of the local view, for laws without jumps."""
     if num_honest > 1 and _certificate(table, num_honest) is not None:
-        # Of a law whose sum is certified the local view says nothing new, and takes longer.
+        # Where the sum is certified, the local view gives no better bound, and takes longer.
         return None
     law, distance = table.law, 2.0 * l2 * NORM_ROUNDING
 

@@ -105,15 +105,15 @@ _TOLERANCE = 1e-5
 _REACH = 9.5
 # Largest strike and separation for which step 5 of the proof holds.
 _LARGEST_STRIKE, _LARGEST_SEPARATION = 0.5, 0.5
-# How much of the rate b is left for the check of step 5.
+# The share of the rate b that the check of step 5 may use.
 _SHARE = 0.25
 # Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
 _SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 3e-14, 1e-11
 # Slopes and rows that are looked at together: some megabytes of strikes each.
 _PAIRS_AT_A_TIME = 256
-# Orders of Rényi divergences at which a sum is looked at: at larger ones no delta in use gains anything.
+# Orders at which Rényi divergences are computed; larger ones help at no delta in use.
 _ORDERS = np.concatenate([[2.0], 3.0 * 1.05 ** np.arange(48), 30.0 * 1.15 ** np.arange(1, 36)])
-# Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
+# The most points of all convolutions together, which take some seconds; and the fewest useful buckets.
 _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
 
@@ -297,7 +297,7 @@ class _Pairs:
         terms = strikes.size
         for drawn in sums:
             score = self.score(drawn)
-            # A point counts at the strikes below its quotient: it is put where these end.
+            # A point counts at all strikes below its quotient.
             at = (first + np.searchsorted(strikes, score.quotient, side="left")).ravel()
             upper = (drawn.weight * (score.rise + score.error)).ravel()
             gained += np.bincount(at, upper, gained.size).reshape(cells)
@@ -336,7 +336,7 @@ class _Score:
 
         A line for each pair, a column for each order.
         """
-        # Where the sign of a slope is not known it is taken to be the worse one.
+        # Where the sign of a slope is not certain, the worse one is taken.
         sign = np.where(self.rise > -self.error, 1.0, -1.0)
         ratio = _WIDEST * sign * _over(np.abs(self.rise) + self.error, self.base)
         with np.errstate(divide="ignore"):
@@ -352,7 +352,7 @@ class _Score:
                 excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
             with np.errstate(over="ignore", invalid="ignore"):
                 divergences[:, at] = np.einsum("ij,ij->i", self.base, excess)
-        # Not a number where both the power and the quotient are beyond all floats.
+        # NaN arises where both the power and the quotient overflow.
         return self.weight * self.room * np.where(np.isnan(divergences), np.inf, divergences)
 
 

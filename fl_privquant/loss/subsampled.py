@@ -1,4 +1,4 @@
-r"""What a round costs a client for whoever does not know whether it took part: amplification by sampling.
+r"""Amplification by sampling: the loss of a round for an adversary who does not know who took part.
 
 Neighbours are two federations that differ in one client's update, u or u'. A round draws n of N honest
 clients, uniformly and in secret, and shows a function of their releases and of n: the new model. Write P and
@@ -63,11 +63,11 @@ __all__ = ["Curve", "curve_of", "subsampled_loss"]
 Curve = tuple[Floats, Floats]
 """Epsilons from 0 upwards, and an upper bound of delta at each; beyond the last epsilon its delta holds."""
 
-# A delta that is in the middle of those that matter, to find the scale of a curve.
+# A typical delta, by which the scale of a curve is found.
 _TYPICAL_DELTA = 1e-5
 # How far a curve is followed, in standard deviations of the loss.
 _REACH = 9.5
-# Beyond this exp() overflows, and sampling has nothing to offer.
+# Beyond this exp() overflows, and sampling does not help.
 _MOST_EPSILON = 500.0
 
 
@@ -84,7 +84,7 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
     separation = max(gaussian_separation(typical, _TYPICAL_DELTA), 1e-9)
     ladder = np.linspace(0.0, separation * (_REACH + 0.5 * separation), points)
     deltas = [min(gaussian_delta(separation, float(epsilon)), 1.0) for epsilon in ladder]
-    # Up to the first that is reached at epsilon 0: probabilities end at 1.
+    # Deltas from the one at epsilon 0 up to 1.
     start = deltas[0]
     above = [min(start * (1.0 + 10.0**-power), 1.0) for power in (6, 4, 3, 2, 1)] + [1.0]
     reached = {0.0: 1.0}
@@ -115,7 +115,7 @@ def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:
         large = np.logaddexp(np.log1p(-rate), math.log(rate) + losses) if rate < 1.0 else losses
     amplified = np.where(losses < 1.0, amplified, large)
     amplified = amplified + ROUNDING * (losses > 0.0) * (1.0 + amplified)
-    # Of points that rounding makes one, the last has the least delta.
+    # Of points that rounding makes equal the last is kept, which has the least delta.
     kept = np.append(np.diff(amplified) > 0.0, True)
     rest, share = float(heights[-1]), rate * (1.0 + ROUNDING)
     return from_curve(amplified[kept], share * (heights[kept] - rest), share * rest)

@@ -69,7 +69,7 @@ __all__ = ["TwoRows", "sum_separation"]
 _MOST_POINTS = 1 << 14
 # Above this number fewer clients are counted, which is a bound too.
 _MOST_COPIES = 1 << 20
-# Largest separation of a whole client that is looked for; about this much above what is guessed.
+# Largest separation of a whole client that is tried, and the factor by which guesses are enlarged.
 _LARGEST, _ROOM = 4.0, 1.25
 # With less than this to spare, far above what is cut off, nothing is certified.
 _LEAST_SPARE = 1e-26
