@@ -55,7 +55,7 @@ def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: F
     """Raise InfeasibleDesignError unless the outermost values reach far enough; a metric is for its knots."""
     least, under, advice = least_outer_value(epsilon), "", ""
     if metric != "none" and knots is not None:
-        # Slack as the solver has it: the search starts at the very bound.
+        # With the tolerance of the solver, because the search starts at the bound itself.
         least = least_metric_value(metric, epsilon, knots) * (1.0 - 1e-12)
         under = f" under metric {metric!r} on {knots.size} knots"
         advice = "" if metric == "l1" else ", or lower num_knots"
@@ -145,7 +145,7 @@ class _Unknowns(NamedTuple):
 def _program(
     values: Floats, epsilon: float, knots: Floats, costs: Floats, symmetric: bool, metric: str
 ) -> tuple[LinearProgram, _Unknowns]:
-    # Row k is floor + excess: with the excess >= 0 as a variable bound, one constraint an entry is left.
+    # Row k is floor + excess. With the excess bounded by 0, each entry needs one further constraint only.
     levels, count = values.size, knots.size
     floor_of, excess_of = _numbering(knots, levels, symmetric)
     program = LinearProgram()
@@ -190,7 +190,7 @@ def _bound_ratios(
     floor_of: NDArray[np.intp],
     excess_of: NDArray[np.intp],
 ) -> None:
-    """Bound the rows of knots by each other; no floor is common to all of them, so excesses are rows."""
+    """Bound the rows of knots by each other. They have no common floor, so that excesses are the rows."""
     for floor in set(floor_of.tolist()):
         program.bound(floor, 0.0, 0.0)
     seen: set[tuple[int, int]] = set()

@@ -9,8 +9,8 @@ Every solution of such a program is epsilon-DP, whatever the bounds. Three thing
   are the case S_least = 0. What they lose is of second order in the width of the box [o, u].
 * The grid is successive: a box around the best selection so far, shrinking, with an exact audit at each
   step. A grid over all bounds would be exponential in the number of levels.
-* All pairs of places count, not only the same one twice, and the maximum set of an outer bin has the
-  left limits at bins too (corrections to the printed theorem): a ceiling and a floor for each output,
+* All pairs of inputs are compared, not only those in the same place, and left limits at bins count for outer
+  bins too (corrections to the printed theorem). There is a ceiling and a floor for each output, which takes
   O(m^2) rows instead of O(m^3).
 
 Symbols of the paper: q_j(i) selection probabilities, o_j(i) ``lower``, u_j(i) ``upper``.
@@ -42,13 +42,13 @@ Terms = dict[int, float]
 _LEAST_PROBABILITY = 1e-6
 _GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
 _RESTS = (0.1, 0.01, 0.001)
-# Above this many levels the last digits take most of the time, and starts lead to the same place.
+# With more levels the last digits take most of the time, and all starts lead to the same optimum.
 _FEW_LEVELS = 5
 
 
 @dataclass(frozen=True)
 class _Effort:
-    """How far to go: relative width of the first and the last box, least relative gain of a step, starts."""
+    """The effort: relative widths of the first and the last box, least relative gain of a step, starts."""
 
     widest: float
     narrowest: float
@@ -205,7 +205,7 @@ def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
     else:
         candidates = [_by_rank(family, rate) for rate in np.linspace(0.02, 0.98, 49)]
         candidates += [_by_distance(family, rate) for rate in np.geomspace(0.01, 20.0, 24)]
-    # Next to the least epsilon that the outer bins allow, hardly anything but these bins can be selected.
+    # Near the least epsilon that the outer bins allow, these bins must be selected nearly always.
     candidates += [_outermost(family, rest / family.values.size) for rest in _RESTS]
     ranked = []
     for q in candidates:

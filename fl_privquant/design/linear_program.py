@@ -14,8 +14,8 @@ from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 Method = Literal["simplex", "ipm", "cbc"]
 """What solves a program: HiGHS by simplex or interior points, or CBC."""
 
-# Tighter than the solvers' defaults (1e-7): what they leave over is moved inside epsilon by integer
-# rounding, and the less there is, the less the knots move.
+# Tighter than the solvers' defaults (1e-7): integer rounding moves violations inside epsilon, and the
+# smaller they are, the less the knots move.
 _TOLERANCE = 1e-9
 
 
@@ -39,7 +39,8 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        # PuLP takes a tenth of a second to import: programs that read their designs from disk do without it.
+        # Imported here: PuLP takes a tenth of a second, which programs that read designs from disk do not
+        # need.
         import pulp
 
         self._pulp = pulp
@@ -82,7 +83,7 @@ class LinearProgram:
         Raises
         ------
         InfeasibleDesignError
-            The rows contradict each other. PuLP would still hand out plausible numbers.
+            The rows contradict each other, although PuLP would still return plausible numbers.
         PrivQuantError
             The solver stopped for any other reason.
         """
@@ -90,7 +91,7 @@ class LinearProgram:
         self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))
         self._problem.solve(_solver(self._pulp, method))
         if method == "simplex" and self._problem.status == self._pulp.LpStatusNotSolved:
-            # Degenerate programs can end without a verdict at this tolerance; the other method gives one.
+            # Degenerate programs can end without a result at this tolerance; the other method then finds one.
             self._problem.solve(_solver(self._pulp, "ipm"))
         status = self._pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
@@ -105,7 +106,7 @@ class LinearProgram:
         return Solution(x, float(np.dot(x, self._costs)), duals)
 
     def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
-        # Mirror images share a variable, so that one may come twice; PuLP would keep only the last.
+        # Mirror images share a variable, which may thus occur twice; PuLP would keep only the last.
         merged: dict[int, float] = {}
         for i, coefficient in terms:
             merged[i] = merged.get(i, 0.0) + coefficient

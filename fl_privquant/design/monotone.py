@@ -1,10 +1,10 @@
 """The paper's program for many levels: theorem "constraint2", with bounds for three probabilities only.
 
-Monotonicity rows leave one candidate each for the largest and the smallest output probability of
-all, so that only u_{s-1}(s-1), o_{t-1}(1) and o_t(1) have to be searched, whatever the number of levels.
+Constraints of monotonicity leave one candidate each for the largest and the smallest output probability, so
+that only u_{s-1}(s-1), o_{t-1}(1) and o_t(1) have to be searched, whatever the number of levels.
 
-The rows are strict. With k = m - 2 and r = m they force q_2(1) >= (B_m - B_{m-1}) / (B_m - B_{m-2}) while
-monotonicity forces q_2(1) <= 1/2: infeasible whenever the outer gap exceeds the next one, as in every
+These constraints are strict. With k = m - 2 and r = m they force q_2(1) >= (B_m - B_{m-1}) / (B_m - B_{m-2})
+while monotonicity forces q_2(1) <= 1/2: infeasible whenever the outer gap exceeds the next one, as in every
 bin set that the paper prints. On uniform bins it is feasible from an epsilon of about 2 on, and weak.
 
 Symbols of the paper: q_n(i) the probability of bin i among n, B_s and B_t the outermost bins inside
@@ -52,7 +52,7 @@ def design_monotone(values: Floats, epsilon: float, density: Density, power: int
     first, last = int(inside[0]), int(inside[-1])
     best: Law | None = None
     best_error = math.inf
-    # q_1(1) = 1 leaves nothing to search for u when only one bin lies outside.
+    # If only one bin lies outside on each side, u = q_1(1) = 1 need not be searched.
     uppers = np.ones(1) if first == 2 else np.linspace(0.2, 1.0, 5)
     axes = [uppers, _COARSE, _COARSE]
     step = float(_COARSE[1] - _COARSE[0])

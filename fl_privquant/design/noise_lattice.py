@@ -1,11 +1,11 @@
-"""Integer noise at its own best lattice: how fine, how much noise, and where to clip, for a target.
+"""The best lattice for integer noise and a privacy target: its step, its noise, and the clip.
 
 Rotated updates at the norm bound have nearly normal coordinates. A lattice of ``levels`` points covers them
 up to ``spread`` standard deviations. A finer one rounds less, and its rounding adds less to the distance of
 two updates; but with the noise it takes more bits. A wider one clips less, and is coarser.
 :func:`best_lattice` weighs these for codes of at most so many bits, *before* noise is made: by the mean of
-the squared length of a rounded difference, which is what matters over many rounds, and by normal noise of the
-same variance, than which integer noise hides no better. So its error is a little too small;
+the squared length of a rounded difference, which decides over many rounds, and by normal noise of the same
+variance, which hides at least as well as integer noise. So its error is a little too small;
 :func:`certified_lattice` then finds the noise whose certificate meets the target
 (:mod:`fl_privquant.loss.integer_noise_norm`).
 
@@ -32,7 +32,7 @@ SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
 """Numbers of standard deviations that a lattice may cover."""
 
 MOST_LEVELS = 256
-"""More lattice points than this have hardly less error."""
+"""More lattice points than this hardly reduce the error."""
 
 # The target is met this closely, as a share of epsilon.
 _NEAR = 5e-4
@@ -85,7 +85,7 @@ def best_lattice(
         variance = length / (target.separation**2 * target.num_honest)
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
-    # The number of points jumps with the spread: no search for a minimum is safe, and each trial is quick.
+    # The number of points jumps with the spread, so that all spreads are tried; each is quick.
     best = min(map(at, spreads), key=lambda lattice: lattice.error)
     if math.isinf(best.error):
         raise InfeasibleDesignError(
