@@ -39,8 +39,7 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        # Imported here: PuLP takes a tenth of a second, which programs that read designs from disk do not
-        # need.
+        # Imported here: PuLP takes a tenth of a second, and designs on disk do not need it.
         import pulp
 
         self._pulp = pulp

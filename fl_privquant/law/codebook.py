@@ -15,7 +15,7 @@ MAX_LEVELS = 1 << 16
 """Largest number of output values: indices are at most 16 bits."""
 
 FINE_MAX_CODE = (1 << 24) - 1
-"""Largest code of values that lie on no coarse lattice: they are kept to 24 bits."""
+"""Largest code; values that lie on no coarse lattice are rounded to one of 24 bits."""
 
 _COARSE_MAX_CODE = 1 << 16
 _SAME_VALUE = 1e-9
@@ -57,7 +57,7 @@ class Codebook:
 
     @classmethod
     def from_values(cls, values: ArrayLike) -> Codebook:
-        """The coarsest lattice that holds ``values`` to 9 digits, else a 24-bit one near them.
+        """The coarsest lattice that contains ``values`` to 9 digits, else one of 24 bits near them.
 
         >>> Codebook.from_values([-6.0, -0.4, 0.4, 6.0]).codes
         array([ 0,  7,  8, 15])
@@ -121,7 +121,7 @@ class Codebook:
         array([1.25])
         """
         sums = checked_sums(total, num_clients, self.max_code)
-        # In place: sums of a large model are twice as large as it already.
+        # In place, because the sums of a large model already take twice its memory.
         mean = sums.astype(np.float64)
         mean /= num_clients
         mean *= self.step
@@ -131,7 +131,7 @@ class Codebook:
 
 
 def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
-    """Bits that hold the sum of ``num_clients`` codes from 0 to ``max_code``, if they are not too many.
+    """Bits of the sum of ``num_clients`` codes from 0 to ``max_code``; CodeOverflowError above ``most``.
 
     >>> bits_of_sum(100, 3)
     9
@@ -148,7 +148,7 @@ def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
 
 
 def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = _SUM_BITS) -> Array:
-    """Sums of ``num_clients`` codes from 0 to ``max_code``, if that is what they can be."""
+    """The sums, if they are integers that ``num_clients`` codes from 0 to ``max_code`` can add up to."""
     bits_of_sum(num_clients, max_code, most)
     sums: Array = np.asarray(total)
     largest = num_clients * max_code

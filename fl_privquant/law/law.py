@@ -1,4 +1,4 @@
-"""The exact law of a bounded mechanism: output probabilities that are piecewise linear in the input.
+"""The exact output law of a mechanism: probabilities that are piecewise linear in the input.
 
 Between two neighbouring bins the output probability p(x, i) of every mechanism of this package
 is linear in x. A law is therefore a list of pieces [a, b], each with the row of probabilities at
@@ -28,7 +28,7 @@ from fl_privquant.array_types import ArrayLike, Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 
-# Rows x rows x outputs at once: bounds the memory of a divergence to some 64 MB.
+# Numbers (rows x rows x outputs) in memory at a time: some 64 MB for a divergence.
 _PAIR_BUDGET = 1 << 23
 _NODE_BLOCK = 1 << 16
 
@@ -188,7 +188,7 @@ def error_costs(
         (K, m) each; the expected error of a law with these values and pieces is
         ``(at_start * start_rows).sum() + (at_end * end_rows).sum()``.
     """
-    # Where |value - x| or the law has a kink: between these an error is one polynomial.
+    # The kinks of |value - x| and of the law: between these an error is one polynomial.
     points = np.concatenate([starts, ends, values])
     inside = points[(points > -1.0) & (points < 1.0)]
     breaks = np.unique(np.concatenate([[-1.0], inside, [1.0]]))

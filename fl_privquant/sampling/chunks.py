@@ -1,8 +1,7 @@
-"""The way of an update through an encoder: checked, cut into chunks, shared among threads.
+"""Common code of encoders: an update is checked, cut into chunks, and shared among threads.
 
-Every encoder does the same around its own few lines: it refuses what is not finite, takes any shape
-and strides without copying the update, and gives each input its own random words, so that the codes
-do not depend on how the update was cut.
+Every encoder refuses what is not finite, takes any shape and strides without copying the update, and gives
+each input its own random words, so that the codes do not depend on how the update was cut.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class LazyVector(ABC):
-    """A vector that is computed where it is read, part by part, so that it never lies in memory as a whole.
+    """A vector that is computed part by part when it is read, so that it is never in memory as a whole.
 
-    To all but :func:`encode_in_chunks` it is an array like any other, made when it is asked for.
+    :func:`encode_in_chunks` reads its parts; elsewhere numpy converts it to an ordinary array.
     """
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
@@ -62,8 +61,8 @@ class _Given(LazyVector):
 class Chunk(NamedTuple):
     """A part of an update that is being encoded: k inputs, float32 or float64, and their random words.
 
-    An encoder that asked for two words an input finds the second ones in the stream, from the address
-    ``second_words`` on. One that asked for none has no ``words``. Codes go to ``out``.
+    If an encoder asked for two words an input, the second ones are in the stream from the address
+    ``second_words`` on. If it asked for none, ``words`` is empty. Codes are written to ``out``.
     """
 
     x: Array
@@ -179,10 +178,10 @@ def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
 def _readable(chunk: Array) -> Array:
     """The chunk as the compiled kernels take it, copied only if it must be."""
     if chunk.dtype not in _NATIVE or not (chunk.flags.c_contiguous and chunk.flags.aligned):
-        # A long double beyond the range of a double becomes infinite, and is refused as such.
+        # A long double beyond the range of a double becomes infinite, and is then refused.
         with np.errstate(over="ignore"):
             chunk = np.require(chunk, _float_type(chunk.dtype), ["C", "A"])
-    # To numba, what may be written is another type: without this it would compile the kernel twice.
+    # To numba a writeable array is another type: without this it would compile the kernel twice.
     chunk.flags.writeable = False
     return chunk
 

@@ -1,13 +1,13 @@
 """Integer noise without floating-point: discrete Laplace, discrete Gaussian and Skellam.
 
-How it is drawn. All three laws are tabulated (:mod:`fl_privquant.sampling.noise_table`) in units of
-2^-127 with a certified total-variation distance below 2^-100 to the ideal law. A draw is then one
-random word, one look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn.
-Rejection sampling (Canonne, Kamath, Steinke 2020) has no distance at all, but takes thousands of times as
-long, reveals by its running time what it drew, and knows no Skellam noise. What its exactness would buy is
-bounded: N draws from the tables add at most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12
-for 10^17 draws at epsilon 2. Where a table would be too large (sigma above 20 000, a Laplace scale above
-3 700) the law is known, for bounds of sums, but nothing is drawn; use a coarser lattice.
+How it is drawn. All three laws are tabulated (:mod:`fl_privquant.sampling.noise_table`) in units of 2^-127
+with a certified total-variation distance below 2^-100 to the ideal law. A draw is then one random word, one
+look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn. Rejection sampling (Canonne,
+Kamath, Steinke 2020) is exact, but takes thousands of times as long, reveals by its running time what it
+drew, and does not exist for Skellam noise. Its exactness would gain little: N draws from the tables add at
+most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12 for 10^17 draws at epsilon 2. Where a
+table would be too large (sigma above 20 000, a Laplace scale above 3 700) the law is known, for bounds of
+sums, but cannot be drawn from; use a coarser lattice.
 
 One word is reserved in the stream for each draw, so the same seed gives the same noise in whatever
 pieces it is drawn.
@@ -326,7 +326,7 @@ def _tabulate(noise: _IntegerNoise) -> NoiseTable:
 
 
 def _draw_from_table(table: NoiseTable, out: Ints, stream: RandomStream, first_word: int) -> None:
-    # Numba takes a second to import: not before something is drawn.
+    # Imported here because numba takes a second to import.
     from fl_privquant.sampling.loops import draw_noise
 
     words = np.empty(min(_CHUNK, out.size), dtype=np.uint64)

@@ -85,8 +85,8 @@ class Tables(NamedTuple):
 
 
 def _prepare(table: CertifiedTable) -> Tables:
-    """The kernel's tables for the law of ``table``, exactly: nothing is rounded but the dither."""
-    # Numba takes a second to import: not before something is encoded.
+    """The kernel's tables for the exact law of ``table``; only the choice between two rows is rounded."""
+    # Imported here because numba takes a second to import.
     from fl_privquant.sampling import loops
 
     starts, ends = table.knots[table.start_rows], table.knots[table.end_rows]
@@ -112,7 +112,7 @@ def _prepare(table: CertifiedTable) -> Tables:
 
 
 def _search_grid(starts: Floats) -> tuple[NDArray[np.int32], float, int]:
-    """The smallest grid of which no cell meets more than two pieces, else the best one in bounds."""
+    """The smallest grid of which no cell meets more than two pieces, else the best of limited size."""
     largest = min(max(1024, 4 << starts.size.bit_length()), _MAX_GRID)
     best: tuple[NDArray[np.int32], float, int] | None = None
     size = _MIN_GRID

@@ -1,10 +1,10 @@
 """Compiled loops of the encoders and of noise.
 
-Kept apart so that numba is imported with the first draw, not with the package.
+They have their own module so that numba is imported with the first draw, not with the package.
 
-An update is encoded in blocks that fit the first-level cache, one simple loop a stage. Loops
-without branches are what the compiler turns into vector instructions, and unpredictable branches
-would cost more than everything else here: hence comparisons that are added, not tested.
+An update is encoded in blocks that fit the first-level cache, with one simple loop for each stage. The
+compiler turns loops without branches into vector instructions, and unpredictable branches would cost more
+than everything else here. So results of comparisons are added, not branched on.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def encode_chunk(x: Array, clip: float, words: Words, tables: Tables, out: Array
 def _scaled(value: float, clip: float) -> float:
     """The input in units of the clip, clipped to [-1, 1]; what is not a number becomes -1."""
     scaled = value / clip
-    # Written so that what is not a number fails the first comparison, and no grid cell is out of bounds.
+    # Written so that NaN fails the first comparison, and no grid cell is out of bounds.
     scaled = scaled if scaled > -1.0 else -1.0
     return scaled if scaled < 1.0 else 1.0
 
@@ -105,7 +105,7 @@ def _clip(x: Array, clip: float, tables: Tables, position: Floats, index: NDArra
     not_finite = 0
     for i in range(x.size):
         value = float(x[i])
-        # Infinity less itself is not a number, and that differs from everything.
+        # Infinity minus itself is NaN, which differs from 0.
         not_finite += int(value - value != 0.0)
         scaled = _scaled(value, clip)
         position[i] = scaled
@@ -120,7 +120,7 @@ def _find_pieces(tables: Tables, position: Floats, index: NDArray[np.int32]) -> 
     for i in range(index.size):
         index[i] = grid[np.uint64(index[i])]
     step = tables.first_step
-    # Step by step over the whole block: a search of one input at a time would branch on it.
+    # Each step is made for the whole block: a search for one input at a time would need branches.
     while step > 1:
         for i in range(index.size):
             index[i] += np.int32(step) * np.int32(position[i] >= starts[np.uint64(index[i] + step)])
@@ -136,7 +136,7 @@ def _find_pieces(tables: Tables, position: Floats, index: NDArray[np.int32]) -> 
 def _choose_rows(words: Words, position: Floats, index: NDArray[np.int32]) -> None:
     """Map pieces to their start (2 piece) or end (2 piece + 1), at random by the high half-words."""
     for i in range(words.size):
-        # Half a unit makes it the nearest multiple of 2^-32, not the next one.
+        # Half a unit is added so that it is rounded to the nearest multiple of 2^-32.
         high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5
         index[i] = _TWO * index[i] + np.int32(high < position[i])
 

@@ -28,7 +28,7 @@ MAX_MAGNITUDES: Final = 1 << 18
 
 _PRECISION: Final = 256
 _ONE: Final = 1 << _PRECISION
-# The share of the law that is cut off is at most 2^-101: half of what is promised.
+# The part of the law that is cut off is at most 2^-101, half of the stated distance.
 _TAIL_BITS: Final = 101
 # 63 bits of a word choose the magnitude (one is the sign), and 64 of a second word decide ties.
 _UNIT_BITS: Final = 127
@@ -159,9 +159,9 @@ def _product(a: int, a_error: int, b: int, b_error: int) -> tuple[int, int]:
 
 
 def _skellam_reach(variance: Fraction) -> tuple[int, int]:
-    """How many ratios are wanted, and where to start so that those are good to 2^-230 or so.
+    """How many ratios are needed, and where to start so that these are accurate to about 2^-230.
 
-    An estimate, in floats: what is really reached is measured by the bounds themselves.
+    This is an estimate in floats; the true accuracy is measured by the bounds themselves.
     """
     v = float(variance)
     k = np.arange(1.0, 2.0 * MAX_MAGNITUDES)
@@ -180,7 +180,7 @@ def _alias_cells(units: list[int]) -> tuple[Words, Words]:
     left = units + [0] * ((1 << cell_bits) - len(units))
     short = [c for c, own in enumerate(left) if own < capacity]
     full = [c for c, own in enumerate(left) if own >= capacity]
-    # A cell that is all its own is its own alias, with threshold 0: the threshold then always fits.
+    # A cell that holds a single number is its own alias, with threshold 0, so that thresholds always fit.
     cells = [c << rest_bits for c in range(len(left))]
     ties = [0] * len(left)
     while short:

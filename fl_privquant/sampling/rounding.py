@@ -1,4 +1,4 @@
-"""Randomized rounding to a lattice, and what is drawn on top of it: integer noise, or certified bits."""
+"""Randomized rounding to a lattice, followed by integer noise or certified bits."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def encode_on_lattice(
     Points 0 to ``max_code`` stand for -clip to clip. The upper neighbour is chosen with the input's
     share of the way to it, to the nearest multiple of 2^-32, so rounding is unbiased to 2^-33 points.
 
-    Privacy is that of the noise alone. Whatever the input, its clip and the rounding of either, the
-    noise is added to an integer in 0..max_code, in integers; so no digit of the input is left in the
-    output but through that integer.
+    Privacy is that of the noise alone. Whatever the input, its clip and the rounding of either, the noise is
+    added, in integers, to an integer in 0..max_code; the output depends on the input only through it.
 
     With noise, the sum is clamped to -reach..max_code + reach, if there is a ``reach``, and reduced modulo
     2^bits, at least ``max_code + 1``. Other arguments are as for
@@ -61,7 +60,7 @@ def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) 
     """A function that encodes a chunk and returns how many of its inputs are not finite."""
 
     def encode_chunk(chunk: Chunk) -> int:
-        # Numba takes a second to import: not before something is encoded.
+        # Imported here because numba takes a second to import.
         from fl_privquant.sampling import loops
 
         not_finite = loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)
