@@ -99,24 +99,11 @@ def design_free(
     method: Method = "simplex",
     metric: str = "none",
 ) -> FreeOptimum:
-    """The best unbiased epsilon-DP law with these output values and knots.
+    """The best unbiased law with these (m,) increasing output values, at ``epsilon`` in the local view.
 
-    Parameters
-    ----------
-    values
-        (m,) output values, increasing.
-    epsilon
-        Privacy loss of one release, local view.
-    density
-        How inputs are distributed.
-    power
-        1 minimises the mean absolute error, 2 the mean squared error.
-    knots
-        Increasing, from -1 to 1; symmetric around 0 if values and density are.
-    method
-        "simplex" or "ipm" (HiGHS; interior point is faster from some 32 levels on), or "cbc".
-    metric
-        "none", "l1" or "l2-grid": what the loss of two inputs may grow with.
+    For inputs of that density, ``power`` 1 minimises the mean absolute error, 2 the mean squared error. Knots
+    increase from -1 to 1, symmetric around 0 if values and density are. Of the methods, "ipm" is faster from
+    some 32 levels on. The metric is one of :data:`~fl_privquant.design.metric.METRICS`.
     """
     require_reach(values, epsilon, metric, knots)
     symmetric = is_symmetric(values, density)
