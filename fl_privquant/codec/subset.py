@@ -18,7 +18,7 @@ variance in a coordinate gives the same privacy, on k coordinates instead of d. 
 kept has a norm of nearly sqrt(k / d) times the update's. That norm varies by a share of 1 / sqrt(2 k), and
 the noise is chosen for the largest norm that may be sent, so that a clip just below the usual norm is best:
 it is two standard deviations below (:func:`~fl_privquant.encoding.kept_norm`). An update at the norm bound
-becomes shorter by a share of 1.4 / sqrt(k), and its direction stays; one that is as short by itself is hardly
+becomes shorter by a share of 1.4 / sqrt(k), and its direction stays; a shorter update is hardly
 clipped. Plans count what is lost (:func:`~fl_privquant.design.spread.error_of_kept`).
 
 **Public.** The subset follows from the seed of the round's rotation, is the same for all clients and is

@@ -277,7 +277,7 @@ class UpdateCodec:
         return self._added(decoded, old)
 
     def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], Array]]:
-        """The arrays of :meth:`apply`, each computed when it is read, and anew each time.
+        """The arrays of :meth:`apply`, each computed whenever it is read.
 
         The payload is checked now. Until it is read it takes less memory than its arrays.
         """

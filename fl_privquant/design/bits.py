@@ -103,7 +103,7 @@ def least_error_bits(
         if best is not None and design.error >= best.error:
             break
         best = design
-        # Fewer bits are better only where one coordinate by itself reveals much.
+        # Fewer bits are better only where a single coordinate reveals much.
         if best.error <= _LAX / (num_honest * separation**2):
             break
     return best

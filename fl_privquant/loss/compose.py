@@ -1,8 +1,8 @@
 """Composition: the epsilon of many releases at a given delta, by the smallest of several bounds.
 
 What is composed is a list of parts, each a loss and how many times it occurs (coordinates times rounds).
-Normal pairs, each except for a probability of its own, compose exactly: their squared separations add up
-(Dong, Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
+Pairs of normal laws compose exactly: their squared separations add up (Dong, Roth, Su 2022, Corollary 2), and
+so do the probabilities with which they reveal everything. For all other losses there are three valid bounds:
 
 **pure.** The sum of the largest losses; holds at every delta.
 
@@ -12,7 +12,7 @@ r + 1: as (1 - e^-x) e^(-r x) <= r^r / (1 + r)^(1 + r) for x >= 0,
     delta(epsilon) = E max(1 - exp(epsilon - loss), 0) <= r^r / (1 + r)^(1 + r) * exp(K(r) - r epsilon),
 
 which is solved for epsilon and minimised over r (Canonne, Kamath, Steinke 2020, Proposition 12). Any r gives
-a bound, so the search for the best one needs no care.
+a valid bound, so that the search for the best one may be approximate.
 
 **pld.** The law of the total loss itself, on a grid; see :func:`pld_epsilon`.
 

@@ -283,9 +283,9 @@ class _Grid:
 def _hull_at(x: Floats, y: Floats, at: float) -> float:
     """The upper concave hull of points with increasing x >= 0 and y, at ``at``; flat beyond the last.
 
-    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a bound, so that the
-    search for the best one needs no care. A chord of two points around ``at`` gives a slope; the point that
-    is furthest above it takes the place of one of the two, until there is none.
+    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a valid bound, so
+    that the search for the best one may be approximate. A chord of two points around ``at`` gives a slope;
+    the point that is furthest above it takes the place of one of the two, until there is none.
     """
     left, right = 0, x.size - 1
     best = float(y[-1])

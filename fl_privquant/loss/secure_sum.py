@@ -56,7 +56,7 @@ gamma = sum of low_i, and * the convolution on the lattice of codes.
 
 *Rounding.* Sums Q come with a relative error and a lost mass (:mod:`fl_privquant.law.lattice`). g*Q is
 enlarged by the error of its positive and negative parts, z*Q made smaller; what was lost, and numbers of
-draws below the lowest that is counted on, are a probability of their own, charged to every coordinate
+draws below the lowest that is considered, are a separate probability, charged to every coordinate
 (:attr:`UpdateBound.charge`): what is counted is then a pair of measures of less mass, below its
 dominating pair at every e; such pairs compose as well, and the rest has no more mass than what is charged.
 Between two values of w at which S is known it lies below its chord, and G above its tangent.
@@ -135,7 +135,7 @@ class SumCertificate:
     def separation(self, rate: float) -> float:
         """The least a that is certified with the given b = ``rate``; infinite if there is none.
 
-        Two inputs at distance D are told apart no better than N(0, 1) and N(a D, 1), except for a probability
+        Two inputs at distance D are as hard to distinguish as N(0, 1) and N(a D, 1), except for a probability
         ``rate`` * D.
         """
         spare = _SHARE * rate
@@ -221,9 +221,9 @@ def certify_sum(
     """The certificate of a table in the sum of ``num_honest`` honest clients.
 
     None where there is none: the law jumps, nobody else is in the sum, or the law has so many pieces, or so
-    fine a lattice, that it would take too long. ``buckets`` are numbers of blanket draws that are told apart,
-    ``num_strikes`` points at which the sum and a normal pair are compared: more of either give a tighter
-    certificate, and take longer.
+    fine a lattice, that it would take too long. ``buckets`` are numbers of blanket draws that are
+    distinguished, ``num_strikes`` points at which the sum and a normal pair are compared: more of either give
+    a tighter certificate, and take longer.
     """
     law = table.law
     if num_honest < 2 or not is_continuous(law) or max(-law.starts[0], law.ends[-1]) > 1.0 + _OUTSIDE:

@@ -22,12 +22,13 @@ and j, of the laws of T + client and T + j. These differ in the update of one dr
 honest clients in their sum. By joint convexity H_a(P, R) <= H(a). (Ibid., Theorem 11, for replaced records.)
 For a < 1 the bound follows from the other order of the two federations, as every pair occurs in both.
 
-**Poisson sampling.** If each client is drawn by itself with one probability, how many were drawn does not
-depend on anybody's update. Tell the adversary that number n: given it, the n are a uniform choice, and the
-theorem holds with q = n / N. Hence a rule such as "a round with fewer than 50 clients is not run" is harmless
-here, because it depends on n alone. It would not be harmless next to the textbook bound with the probability
-as q, whose client is hidden by its absence: a client that tips the number over the limit is known to have
-taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes tells n.
+**Poisson sampling.** If clients are drawn independently, all with the same probability, the number of those
+drawn does not depend on any update. Tell the adversary that number n: given it, the n are a uniform choice,
+and the theorem holds with q = n / N. Hence a rule such as "a round with fewer than 50 clients is not run" is
+harmless here, because it depends on n alone. It would not be harmless next to the textbook bound with the
+probability as q, whose client is hidden by its absence: a client that tips the number over the limit is known
+to have taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes
+tells n.
 
 **Corrupt and lost clients.** Corrupt clients know whether they were drawn. Given which of them were, the
 honest ones are still a uniform choice among honest ones. So N counts honest clients only. (Where clients
@@ -37,13 +38,13 @@ would answer does not depend on updates; given who would, those that answer are 
 who would. So N counts only those that would have answered. How many these are in the whole federation nobody
 knows: the aggregation's share of lost clients is assumed to hold for it, and statements say so.
 
-**Rounds.** Each round draws anew, so rounds compose adaptively: given all models so far, the next draw is
-uniform still, and the updates that it draws from are known. This is false where a draw depends on earlier
-ones, as with a bound on how often a client takes part: such rounds are not amplified. It is also false where
-an *update* depends on whether its client took part before, as with momentum or personal layers that clients
-keep: later rounds then tell about earlier draws. Of three clients two of which are drawn in each of two
-rounds, such clients refute the bound. A client whose own budget makes it refuse is one of them. No server can
-know what clients keep, so this is an assumption of every amplified statement.
+**Rounds.** Each round draws independently, so that rounds compose adaptively: given all models so far, the
+next draw is uniform still, and the updates that it draws from are known. This is false where a draw depends
+on earlier ones, as with a bound on how often a client takes part: such rounds are not amplified. It is also
+false where an *update* depends on whether its client took part before, as with momentum or personal layers
+that clients keep: later rounds then tell about earlier draws. Of three clients two of which are drawn in each
+of two rounds, such clients refute the bound. A client whose own budget makes it refuse is one of them. No
+server can know what clients keep, so this is an assumption of every amplified statement.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 **The mechanism.** As in ``stochastic``, a coordinate is rounded up to the next of evenly spaced levels if a
 uniform number is below the share f of the way to it that the coordinate has gone, else down. Here the
 numbers of n clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1,
-and the client with rank i takes the entry at i, adds a random number from [0, 1) of its own and divides by
+and the client with rank i takes the entry at i, adds its private random number from [0, 1) and divides by
 n. Each client's number is uniform, so that its estimate is unbiased, and each of n equal parts of [0, 1) has
 the number of one client. Where clients agree, the sum is off by about one step, whatever n; with independent
 numbers it would be off by sqrt(n) / 2 steps. The published version with more than two levels also shifts
 the levels at random.
 
-**What it needs.** The seed of the round, and for each client a rank of its own among the clients of the
+**What it needs.** The seed of the round, and for each client a different rank among the clients of the
 round: :meth:`CorrelatedMechanism.encode_ranked`. Clients of this package's Flower mod have no rank. There,
 and wherever ``encode`` is called, a client rounds with independent random numbers, and has the error of
 ``stochastic``.

@@ -52,7 +52,7 @@ PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 class OptmSpec(Spec):
     """The specification of OPTM."""
 
-    # Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
+    # Constraints with larger factors than e^32 are beyond the accuracy of linear programming solvers.
     most_epsilon = 32.0
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("", {"family": "free"}),

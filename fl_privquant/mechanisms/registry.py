@@ -177,7 +177,7 @@ class Entry(Generic[SpecT]):
     """Whether planners try it first, to know where to search: its design takes no time, and costs alike."""
     variant_of: tuple[str, str, str] | None = None
     """Another mechanism, and a parameter of ``design`` with the value that stands for this one: for a variant
-    of that mechanism with a spec of its own."""
+    of that mechanism that has another spec."""
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
@@ -334,7 +334,7 @@ def design(
 
 
 def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
-    """The mechanism that the design cache holds, certified anew, if it is the one that is asked for."""
+    """The mechanism that the design cache holds, certified again, if it is the one that is asked for."""
     mechanism = Mechanism.from_bytes(blob)
     if mechanism.name != name:
         raise CertificationError(f"it holds mechanism {mechanism.name!r}, not {name!r}")

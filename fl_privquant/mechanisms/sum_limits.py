@@ -112,7 +112,7 @@ class SumLimits:
 def sum_limits(
     noise: CoordinateNoise, num_clients: int, dimension: int, l2_bound: float | None, odds: float
 ) -> SumLimits:
-    """The limits of a mechanism that encodes each coordinate on its own; the module has the proof.
+    """The limits of a mechanism that encodes coordinates independently; the module has the proof.
 
     There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
     inputs in units of the clip (None: that of inputs at the clip), ``odds`` are those of a false alarm.

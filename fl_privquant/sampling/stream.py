@@ -72,7 +72,7 @@ class RandomStream:
     ) -> RandomStream:
         """The stream at this address, the same every time: for simulation, never for deployment.
 
-        Different addresses give unrelated streams; whoever knows the seed knows every word.
+        Different addresses give unrelated streams; anyone who knows the seed knows every word.
         """
         numbers = [operator.index(number) for number in (seed, round, client)]
         # The free text comes last, so that different addresses are never written alike.
