@@ -65,6 +65,10 @@ class Mechanism(ABC):
     """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
     """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
+    no_sum: ClassVar[str] = (
+        "its messages cannot be added up; decode each client's, or use 'cldp_linf' or 'vqsgd_private'"
+    )
+    """Why messages cannot be summed, where they cannot, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
@@ -186,13 +190,19 @@ class Mechanism(ABC):
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """Estimates of the inputs that gave these indices; off by :attr:`bias` on average."""
 
-    @abstractmethod
+    # The next three methods are for summable mechanisms, which override them.
+
     def to_codes(self, indices: Array) -> Ints:
         """The integers >= 0 to be added up, below 2^sum_bits."""
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
-    @abstractmethod
     def sum_bits(self, num_clients: int) -> int:
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
+
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
+        """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
         """The integers modulo 2^bits, with the fewest bits, that tell all sums of honest codes apart.
@@ -200,10 +210,6 @@ class Mechanism(ABC):
         By default the bits are those of :meth:`sum_bits`; a mechanism may know that honest sums spread less.
         """
         return SumRing(self.sum_bits(num_clients), self.max_code)
-
-    @abstractmethod
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
-        """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:

@@ -22,7 +22,7 @@ from fl_privquant import checks
 from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.density import Density
-from fl_privquant.mechanisms.continuous import UnsummableMechanism, open_uniforms
+from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.vector import ResponseMechanism, VectorMechanism, VectorSpec
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
@@ -50,7 +50,7 @@ def number_of(bits: Sequence[int]) -> int:
     return sum(bit << place for place, bit in enumerate(bits))
 
 
-class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
+class SeededVectorMechanism(ResponseMechanism):
     """A :class:`ResponseMechanism` whose message is the bits of a seed, then those of each draw's answer."""
 
     @property
@@ -99,7 +99,7 @@ class QuantizerSpec(VectorSpec):
             )
 
 
-class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
+class QuantizerMechanism(VectorMechanism):
     """A quantizer of whole updates; its message is bits."""
 
     private: ClassVar[bool] = False

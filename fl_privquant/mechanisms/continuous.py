@@ -1,10 +1,10 @@
-"""Mechanisms whose messages cannot be summed, among them the baselines that output floats."""
+"""Mechanisms that output floats: baselines for comparison, whose outputs cannot be summed securely."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,33 +17,11 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Randomness
 
 
-class UnsummableMechanism(Mechanism):
-    """A mechanism without codes that could be summed: methods about sums raise InvalidSpecError."""
-
-    no_sum: ClassVar[str] = (
-        "its messages cannot be added up; decode each client's, or use 'cldp_linf' or 'vqsgd_private'"
-    )
-    """Why nothing can be summed, and what to use instead."""
-
-    summable = False
-
-    def to_codes(self, indices: Array) -> NoReturn:
-        self._refuse()
-
-    def sum_bits(self, num_clients: int) -> NoReturn:
-        self._refuse()
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
-
-
-class FloatMechanism(UnsummableMechanism):
+class FloatMechanism(Mechanism):
     """A mechanism that encodes to floats, which secure aggregation cannot sum."""
 
     outputs_floats: ClassVar[bool] = True
+    summable: ClassVar[bool] = False
     no_sum: ClassVar[str] = (
         "its outputs are floats and have no codes to add up; decode each client's, or use a mechanism that "
         "is summable, such as discrete_laplace, discrete_gaussian or stochastic"

@@ -47,7 +47,6 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.bit_messages import SEED_BITS
-from fl_privquant.mechanisms.continuous import UnsummableMechanism
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import (
     best_height,
@@ -79,7 +78,7 @@ class PrivUnitSpec(PrivateVectorSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit"):
+class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
     """A unit vector near the update's direction or not; see :class:`VectorMechanism`.
 
     A message is the floats of each draw in single precision, as words of 32 bits, after those of the seed

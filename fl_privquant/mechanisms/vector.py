@@ -111,6 +111,7 @@ class VectorMechanism(Mechanism):
 
     unit: ClassVar[str] = "client round"
     norm: ClassVar[str] = "l2"
+    summable: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -326,6 +327,8 @@ class AxisMechanism(ResponseMechanism):
     Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which
     then carries every coordinate, and no longer a few bits).
     """
+
+    summable: ClassVar[bool] = True
 
     @property
     def message_size(self) -> int:
