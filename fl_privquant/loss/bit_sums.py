@@ -12,7 +12,7 @@ Secure Aggregation", ICML 2022): the Rényi divergence of a sum of n codes, comp
 which matters where bits are far from fair. The blanket in turn gives the law of the loss, not only its
 moments. With many bits, going through all cases takes too long; then fewer clients are counted, which is a
 bound too. A table of two output values is randomized response, and has the theorem as well
-(:func:`lean_of_two_levels`).
+(:func:`theta_of_two_levels`).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def poisson_binomial_losses(
     return [NamedLoss(_poisson_binomial(trials, theta, counted, epsilon), "poisson binomial", dimension)]
 
 
-def lean_of_two_levels(table: CertifiedTable) -> float:
+def theta_of_two_levels(table: CertifiedTable) -> float:
     """The theta of a table of two output values, taken as a bit of randomized response.
 
     Every row lies between the two extreme ones, so that the larger distance to 1/2 of the two bounds all

@@ -20,7 +20,7 @@ from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.bit_sums import lean_of_two_levels, poisson_binomial_losses
+from fl_privquant.loss.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.loss.blanket import blanket_loss
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.dominating import dominating_loss
@@ -407,7 +407,9 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
         honest = view.honest_count
         if norms == NO_NORMS and self.num_levels == 2:
-            return poisson_binomial_losses(1, lean_of_two_levels(self.table), self.epsilon, dimension, honest)
+            return poisson_binomial_losses(
+                1, theta_of_two_levels(self.table), self.epsilon, dimension, honest
+            )
         return [] if norms.l2 is None else table_update_losses(self.table, norms.l2, dimension, honest)
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:

@@ -2,7 +2,7 @@
 
 Guarantee, ``metric="l1"``: for all inputs x, x' in [-clip, clip] and every output i, P[M(x) = i] <=
 exp(metric_epsilon |x - x'| / clip) P[M(x') = i], up to :data:`fl_privquant.loss.renyi.INPUT_ROUNDING` in |x
-- x'| / clip (the sampler's dither has 32 bits). Two updates at L1 distance D lose at most
+- x'| / clip (the sampler rounds inputs at random with 32 bits). Two updates at L1 distance D lose at most
 metric_epsilon * D / clip in all their coordinates together: 2 R metric_epsilon / clip where updates are
 clipped to L1 norm R.
 

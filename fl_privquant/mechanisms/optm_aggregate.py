@@ -11,7 +11,7 @@ Assumes: secure aggregation; the honest clients that the fractions leave in each
 
 It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.mechanisms.stratified_bits`), which are the bits of the Poisson binomial mechanism (Chen,
-Özgür, Kairouz, ICML 2022) with less randomness in how many of them lean up; tables by linear program
+Özgür, Kairouz, ICML 2022) with less randomness in how many favour 1; tables by linear program
 (:mod:`fl_privquant.design.aggregate`); and the bits of the Poisson binomial mechanism themselves
 (:mod:`fl_privquant.mechanisms.pbm`) where their certificate allows a larger theta, above all with few clients
 or a large budget. So its error never exceeds that of the Poisson binomial mechanism with as many levels and
@@ -231,8 +231,8 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
         for stratified in (True, False)
     )
     further = 1.0 if independent == 0.0 else of_strata / independent
-    lean = min((TOTAL_WEIGHT // 2 - best.rare) * further, TOTAL_WEIGHT // 2 - 1)
-    rare = TOTAL_WEIGHT // 2 - int(lean)
+    theta = min((TOTAL_WEIGHT // 2 - best.rare) * further, TOTAL_WEIGHT // 2 - 1)
+    rare = TOTAL_WEIGHT // 2 - int(theta)
     return error_of_bits(best.trials, rare, input_variance) < best.error
 
 
