@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_privquant.array_types import Floats
+from fl_privquant.design.bits import out_of_reach
 from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
@@ -178,7 +179,7 @@ def least_error_table(
             if best is None:
                 high = error * min(max((separated / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
     if best is None:
-        raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
+        raise InfeasibleDesignError(out_of_reach(f"law of {levels} levels or fewer", separation, num_honest))
     return best
 
 
@@ -198,15 +199,7 @@ def _start(
         if needed <= _STEP * error:
             return shape, needed
         error *= _STEP
-    raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
-
-
-def _out_of_reach(levels: int, separation: float, num_honest: int) -> str:
-    return (
-        f"separation {separation:.3g}: no law with up to {levels} levels hides one of {num_honest} clients "
-        "that well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
-        "rounds"
-    )
+    raise InfeasibleDesignError(out_of_reach(f"law of {levels} levels or fewer", separation, num_honest))
 
 
 def _separation(table: CertifiedTable, num_honest: int, rate: float, probed: bool) -> float:

@@ -133,12 +133,16 @@ def bits_for_separation(
 
         theta = _largest(excess, theta)
         if theta == 0.0:
-            raise InfeasibleDesignError(
-                f"separation {separation:.3g}: no sum of {trials} bits hides one of {num_honest} clients so "
-                "well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
-                "rounds"
-            )
+            raise InfeasibleDesignError(out_of_reach(f"sum of {trials} bits", separation, num_honest))
     return _rare(theta)
+
+
+def out_of_reach(design: str, separation: float, num_honest: int) -> str:
+    """The error text for a privacy target that no design of a kind meets."""
+    return (
+        f"separation {separation:.3g}: no {design} hides one of {num_honest} clients that well; raise the "
+        "target's epsilon or delta, or the number of clients, or lower the number of rounds"
+    )
 
 
 def _rare(theta: float) -> int:

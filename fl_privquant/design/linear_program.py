@@ -79,12 +79,8 @@ class LinearProgram:
     def solve(self, method: Method = "simplex") -> Solution:
         """The optimum.
 
-        Raises
-        ------
-        InfeasibleDesignError
-            The rows contradict each other, although PuLP would still return plausible numbers.
-        PrivQuantError
-            The solver stopped for any other reason.
+        Raises InfeasibleDesignError if the rows contradict each other, where PuLP would still return
+        plausible numbers, and PrivQuantError if the solver stopped for any other reason.
         """
         costs = zip(self._columns, self._costs, strict=True)
         self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))

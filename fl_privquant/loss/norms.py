@@ -6,7 +6,7 @@ R / clip, and two such updates are at most 2 R / clip apart.
 **Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
 :mod:`fl_privquant.loss.secure_sum`, by a blanket, and for laws of two rows and sums of bits that of
 :mod:`fl_privquant.loss.two_row_sums`, by the worst case of the other clients; local view,
-:func:`fl_privquant.loss.renyi.renyi_of_update`.
+:mod:`fl_privquant.loss.renyi`.
 
 **Integer noise**: :mod:`fl_privquant.loss.integer_noise_norm`.
 
@@ -25,7 +25,7 @@ from functools import lru_cache
 from fl_privquant import checks
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.compose import NamedLoss
-from fl_privquant.loss.renyi import renyi_of_update
+from fl_privquant.loss.renyi import renyi_per_squared_distance
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
@@ -159,11 +159,11 @@ def continuous_law_loss(
     if num_honest > 1 and _certificate(table, num_honest) is not None:
         # Where the sum is certified, the local view gives no better bound, and takes longer.
         return None
-    law, distance = table.law, 2.0 * l2 * NORM_ROUNDING
+    law, update = table.law, UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
 
     @lru_cache(maxsize=256)
     def renyi(order: float) -> float:
-        return renyi_of_update(law, order, distance, dimension)
+        return renyi_per_squared_distance(law, order) * update.widened**2
 
     # Each order takes some tenths of a second: a few are enough, and any order above the wanted one bounds
     # it.

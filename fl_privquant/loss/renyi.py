@@ -67,17 +67,6 @@ def fisher_information(law: Law) -> float:
     return float(max(at_ends)) * _FLOAT_ROOM
 
 
-def renyi_of_update(law: Law, order: float, distance: float, dimension: int) -> float:
-    """Bound of the Rényi divergence, of an order above 1, of one release of two updates, local view.
-
-    ``distance`` is the L2 distance of the two updates in units of the clip: 2 R / clip for updates of L2 norm
-    R. Clipping coordinates to [-clip, clip] only brings them closer. Each of ``dimension`` coordinates may
-    move by the sampler's rounding.
-    """
-    widened = distance + math.sqrt(dimension) * INPUT_ROUNDING
-    return renyi_per_squared_distance(law, order) * widened**2
-
-
 def renyi_per_squared_distance(law: Law, order: float) -> float:
     """Upper bound of D_order(P_x || P_x') / (x - x')^2 over all inputs; infinite where the law jumps.
 

@@ -62,19 +62,6 @@ _LAX = 1.1
 _WORTH = 1.005
 
 
-def planned_norm_ratio(spec: AggregateSpec) -> float:
-    """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
-
-    A small coordinate clip loses signal, a large one adds noise; see :mod:`fl_privquant.design.spread`.
-
-    >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
-    >>> 3.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.5
-    True
-    """
-    trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
-    return math.sqrt(spec.dimension) / best_spread(trials, spec.target)
-
-
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
     """The specification of OPTM for the secure sum."""
@@ -158,6 +145,17 @@ class AggregateSpec(Spec):
     def clip_ratio(self) -> float:
         """L2 clip over coordinate clip, as given or the usual one."""
         return usual_norm_ratio(self.dimension) if self.norm_ratio is None else self.norm_ratio
+
+    @property
+    def planned_norm_ratio(self) -> float:
+        """L2 clip over coordinate clip with about the least error for the target and rotated updates.
+
+        >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
+        >>> 3.0 < math.sqrt(7850) / spec.planned_norm_ratio < 3.5
+        True
+        """
+        trials = numbers_of_trials(self.levels - 1, self.num_honest)[0]
+        return math.sqrt(self.dimension) / best_spread(trials, self.target)
 
     @property
     def target(self) -> RunTarget:

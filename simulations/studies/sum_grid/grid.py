@@ -33,7 +33,7 @@ from fl_privquant.design.spread import RunTarget, at_unit_gain, best_spread, err
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import AggregateSpec
 from fl_privquant.mechanisms.pbm import binomial_bits
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from simulations.studies.study import Computed, Scale, Tell
@@ -140,7 +140,7 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
         rounds=setting.rounds,
         levels=levels,
     )
-    ratio = planned_norm_ratio(spec)
+    ratio = spec.planned_norm_ratio
     mechanism = pq.design(OURS, **{**vars(spec), "norm_ratio": ratio}, cache=False)
     sizes = (setting.num_clients, setting.dimension, setting.rounds)
     wish = Wish(*sizes, setting.run_epsilon, DELTA, norms=Norms(l2=ratio))
