@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property
 from itertools import pairwise
 
@@ -144,20 +143,10 @@ class TwoRows:
         return values
 
 
-class _Kind(Enum):
-    """What is known about other draws: their row, or that they are from the common part of both rows."""
-
-    LOWER = 0
-    UPPER = 1
-    COMMON = 2
-    COMMON_BLOCK = 3
-
-
 @dataclass(frozen=True, eq=False)
 class _Unit:
     """Draws that are all from the lower or all from the upper row, and the common part of these two laws."""
 
-    kind: _Kind
     draws: int
     common: float
     """The probability of the common part, rounded down; ``law`` is its law."""
@@ -166,10 +155,10 @@ class _Unit:
     """Probabilities with which more units are left out than are counted, for :meth:`left_out`."""
 
     @classmethod
-    def of(cls, kind: _Kind, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
+    def of(cls, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
         """The unit whose two laws, one of them shifted, are both at least ``least`` everywhere."""
         law = LatticeLaw(0, least / least.sum(), (least.size + 4) * _UNIT)
-        return cls(kind, draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
+        return cls(draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
 
     def left_out(self, number: int) -> tuple[list[int], Floats]:
         """How many of so many units are left out, and the probability, rounded up, of more.
@@ -200,7 +189,7 @@ class OtherClients:
     others: int
     spare: float
     """The probability that may be spared at a distance of 1 of the two shares."""
-    _sums: dict[tuple[_Kind, int], LatticeLaw] = field(default_factory=dict)
+    _sums: dict[tuple[LatticeLaw, int], LatticeLaw] = field(default_factory=dict)
 
     def worst(self) -> float:
         """The largest separation of two shares over all cases, in units of their distance; rounded up."""
@@ -269,7 +258,7 @@ class OtherClients:
     def _single(self) -> _Unit:
         """The unit of one draw."""
         least = self.law.listed(np.minimum(self.law.low, self.law.high))
-        return _Unit.of(_Kind.COMMON, 1, least, _RARELY_MORE_DRAWS)
+        return _Unit.of(1, least, _RARELY_MORE_DRAWS)
 
     @cached_property
     def _block(self) -> _Unit | None:
@@ -278,7 +267,7 @@ class OtherClients:
         draws = round(1.0 / max(abs(rise), 1e-9))
         if not _LEAST_BLOCK <= draws <= self.others // _LEAST_BLOCKS:
             return None
-        lower, upper = self._power(_Kind.LOWER, draws), self._power(_Kind.UPPER, draws)
+        lower, upper = self._power(self._lower, draws), self._power(self._upper, draws)
         upper = replace(upper, first=upper.first - round(draws * rise))
         start = max(lower.first, upper.first)
         end = min(lower.first + lower.values.size, upper.first + upper.values.size)
@@ -289,12 +278,12 @@ class OtherClients:
         # On a lattice with gaps a shift may leave nothing in common.
         if least.sum() < 0.5:
             return None
-        return _Unit.of(_Kind.COMMON_BLOCK, draws, least, _RARELY_MORE_BLOCKS)
+        return _Unit.of(draws, least, _RARELY_MORE_BLOCKS)
 
     def _bound(self, first: int, size: int) -> float:
         """A bound for all cases with ``first`` to ``first + size - 1`` clients at the upper row."""
         lower = self.others - first - (size - 1)
-        others = convolve(self._power(_Kind.UPPER, first), self._power(_Kind.LOWER, lower), _DIRECT, _CUT)
+        others = convolve(self._power(self._upper, first), self._power(self._lower, lower), _DIRECT, _CUT)
         mixture = [WeightedLaw(others, 1.0)] if size == 1 else self._mixture(others, self._units(size))
         ends = np.linspace(0.0, 1.0, self.law.num_cells + 1)
         separations = [
@@ -314,7 +303,7 @@ class OtherClients:
         for at in reversed(range(more.size)):
             for unit, number, left_out, _ in counts:
                 added = number - left_out[at] if not mixture else left_out[at + 1] - left_out[at]
-                total = convolve(total, self._power(unit.kind, added), _DIRECT, _CUT)
+                total = convolve(total, self._power(unit.law, added), _DIRECT, _CUT)
             mixture.append(WeightedLaw(total, float(weights[at])))
         return mixture
 
@@ -330,16 +319,26 @@ class OtherClients:
         lost = math.fsum(part.weight * part.law.lost for part in mixture)
         return pair_separation(first, second, relative, lost, self.spare * distance)
 
-    def _power(self, kind: _Kind, count: int) -> LatticeLaw:
-        """The law of the sum of so many draws of one kind, computed once."""
-        key = (kind, count)
+    @cached_property
+    def _lower(self) -> LatticeLaw:
+        """The law of one draw from the lower row."""
+        return LatticeLaw(0, self.law.listed(self.law.low), 0.0)
+
+    @cached_property
+    def _upper(self) -> LatticeLaw:
+        """The law of one draw from the upper row."""
+        return LatticeLaw(0, self.law.listed(self.law.high), 0.0)
+
+    def _power(self, one: LatticeLaw, count: int) -> LatticeLaw:
+        """The law of the sum of ``count`` draws from one law, computed once."""
+        key = (one, count)
         if key not in self._sums:
-            self._sums[key] = self._sum_of(kind, count)
+            self._sums[key] = self._sum_of(one, count)
         return self._sums[key]
 
-    def _sum_of(self, kind: _Kind, count: int) -> LatticeLaw:
+    def _sum_of(self, one: LatticeLaw, count: int) -> LatticeLaw:
         """The law of such a sum: binomial for many bits, else convolved from powers of two of the draws."""
-        one, bit = self._one(kind), count & -count
+        bit = count & -count
         if count == 0:
             return LatticeLaw(0, np.ones(1), 0.0)
         if count >= _MANY and one.values.size == 2 and one.values.min() > 0.0:
@@ -347,12 +346,4 @@ class OtherClients:
         if count == 1:
             return one
         part = count // 2 if count == bit else bit
-        return convolve(self._power(kind, count - part), self._power(kind, part), _DIRECT, _CUT)
-
-    def _one(self, kind: _Kind) -> LatticeLaw:
-        """The law of one draw, or of one block."""
-        if kind is _Kind.COMMON:
-            return self._single.law
-        if kind is _Kind.COMMON_BLOCK and self._block is not None:
-            return self._block.law
-        return LatticeLaw(0, self.law.listed(self.law.high if kind is _Kind.UPPER else self.law.low), 0.0)
+        return convolve(self._power(one, count - part), self._power(one, part), _DIRECT, _CUT)
