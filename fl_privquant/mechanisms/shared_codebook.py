@@ -105,7 +105,14 @@ class CodebookMechanism(SeededVectorMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_codebook(self.levels, self.dimension)
+        if not 2 <= self.levels <= _MOST_LEVELS:
+            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
+        numbers = self.levels * self.dimension
+        if numbers > _MOST_NUMBERS:
+            raise InvalidSpecError(
+                f"levels: {self.levels} codewords of {self.dimension} coordinates are {numbers} numbers for "
+                f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
+            )
 
     @property
     def num_answers(self) -> int:
@@ -174,17 +181,6 @@ class SharedCodebookMechanism(CodebookMechanism, kind="shared_codebook"):
 register("shared_codebook", SharedCodebookSpec, 195, "#31572c", plans_for_local=True)(
     SharedCodebookMechanism.of
 )
-
-
-def check_codebook(levels: int, dimension: int) -> None:
-    """Refuse a codebook of an impossible size, or one that would take a client too long to compute."""
-    if not 2 <= levels <= _MOST_LEVELS:
-        raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
-    if levels * dimension > _MOST_NUMBERS:
-        raise InvalidSpecError(
-            f"levels: {levels} codewords of {dimension} coordinates are {levels * dimension} numbers for "
-            f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
-        )
 
 
 def subset_response(near: Ints, levels: int, weights: tuple[int, int], source: Continuation) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from fl_privquant.array_types import Array, ArrayLike, Bits, code_type
@@ -45,19 +43,7 @@ def encode_on_lattice(
     array([0, 2, 3, 4], dtype=uint8)
     """
     modulus_bits = max_code.bit_length() if bits is None else bits
-    return encode_in_chunks(
-        x,
-        _rounding(max_code, noise, _FAR if reach is None else reach, mask=(1 << modulus_bits) - 1),
-        dtype=code_type(modulus_bits),
-        clip=clip,
-        stream=stream,
-        threads=threads,
-        words_per_input=1 if noise is None else 2,
-    )
-
-
-def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) -> Callable[[Chunk], int]:
-    """A function that encodes a chunk and returns how many of its inputs are not finite."""
+    beyond = _FAR if reach is None else reach
 
     def encode_chunk(chunk: Chunk) -> int:
         # Imported here because numba takes a second to import.
@@ -67,10 +53,18 @@ def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) 
         if noise is not None:
             drawn = np.empty(chunk.out.size, dtype=np.int64)
             noise.fill(drawn, chunk.stream, chunk.second_words)
-            loops.add_noise(drawn, -reach, max_code + reach, mask, chunk.out)
+            loops.add_noise(drawn, -beyond, max_code + beyond, (1 << modulus_bits) - 1, chunk.out)
         return not_finite
 
-    return encode_chunk
+    return encode_in_chunks(
+        x,
+        encode_chunk,
+        dtype=code_type(modulus_bits),
+        clip=clip,
+        stream=stream,
+        threads=threads,
+        words_per_input=1 if noise is None else 2,
+    )
 
 
 def draw_bit_sums(upper: Array, trials: int, rare: int, stream: RandomStream) -> Bits:
