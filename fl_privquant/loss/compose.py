@@ -239,7 +239,9 @@ def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
     left = delta - math.fsum(count * loss.infinity for loss, count in losses)
     if len(losses) < len(parts) or left <= 0.0:
         return math.inf
-    rate = min(rate, _steepest(losses))
+    # With a steeper tilt exp(rate * loss) would overflow, or concentrate on rounding errors.
+    largest = max(float(np.abs(loss.losses).max()) for loss, _ in losses)
+    rate = min(rate, 300.0 / max(largest, 1e-6))
     exact = math.fsum(count * loss.log_moment(rate) for loss, count in losses)
     best = math.inf
     size, step = _LEAST_GRID, math.inf
@@ -402,12 +404,6 @@ def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, 
     high = min(upper(shift), top)
     low = max(-lower(_minimise(lower)), bottom)
     return low, max(high, low + 1e-9), math.exp(shift)
-
-
-def _steepest(losses: list[tuple[PrivacyLoss, int]]) -> float:
-    """The largest tilt under which exp(rate * loss) neither overflows nor concentrates on rounding errors."""
-    largest = max(float(np.abs(loss.losses).max()) for loss, _ in losses)
-    return 300.0 / max(largest, 1e-6)
 
 
 def _power(unit: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
