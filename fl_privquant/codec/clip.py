@@ -37,7 +37,7 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
 # Room for rounding: the norm of the scaled vector must not exceed the bound in its precision either.
 _INSIDE: Final = 1.0 - 1e-6
-# Distance that clips keep from the ends of the range of floats, as a factor.
+# The factor that clips keep from the ends of the range of floats.
 _MARGIN: Final = 2.0**26
 # Sums of squares, and bounds, for which no power of two has to be factored out; float32 always has such.
 _PLAIN_SQUARES: Final = (2.0**-900, 2.0**900)

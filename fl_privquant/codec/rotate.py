@@ -141,7 +141,7 @@ def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
     )
     starts = np.arange(rows + 1) * dimension // rows
     lengths = starts[1:] - starts[:-1]
-    # The upper 32 bits as a share of a row.
+    # The upper 32 bits of a word, as a share of the length of a row.
     shifts = ((words[-rows:] >> np.uint64(32)).astype(np.int64) * lengths) >> 32
     blocks, columns = partial(_blocks, size=block), partial(_columns, starts=starts, shifts=shifts)
     steps = [_Step(slice(0, whole), of_blocks, blocks)]

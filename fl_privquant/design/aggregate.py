@@ -47,7 +47,7 @@ _MOST_LEVELS = 6
 # Room for the rounding of rows to integers.
 _EPSILON_ROOM = 1e-6
 _DUST = 1e-7
-# The mean squared error is found to this share, on the private side.
+# Relative accuracy of the mean squared error, which is rounded to the more private side.
 _ERROR_TOLERANCE = 1e-4
 # The factor between the errors that are tried for a target, and the largest one.
 _STEP, _MOST_ERROR = 1.4, 1e3

@@ -258,7 +258,7 @@ def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]
 
 def _descend(family: _Family, q: Floats, epsilon: float, effort: _Effort) -> Floats | None:
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
-    # Float rounding of an exact solution; the certificate of the integer table has no such slack.
+    # Allows for float rounding; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
     loss = family.law(q).epsilon
     cost = family.cost(q)
@@ -316,7 +316,7 @@ def _solve_box(
             product = [(j, -lower[own] * share) for j, share in terms.items()]
             program.at_most([(floor[i], 1.0), (own, -least), *product], -lower[own] * least)
             if near == family.values[i]:
-                # At its own bin an output has probability q_i(i): no bound needed, the sum is 1.
+                # At its own bin an output has probability q_i(i) exactly, as the sum is 1.
                 own_at_bin[i < piece.split] = own
                 program.at_most([(own, 1.0), (ceiling[i], -1.0)], 0.0)
         for k, piece in enumerate(family.pieces):

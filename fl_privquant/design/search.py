@@ -33,7 +33,7 @@ from fl_privquant.law.codebook import Codebook
 _INFEASIBLE = 1e9
 # Bound of the logarithms of gaps between values, and the step of their numerical slopes.
 _LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
-# Lattice shapes that are all tried; of more, only so many finalists have their scale searched.
+# Up to the first number, all lattice shapes are tried; else the second number of best ones is searched.
 _MANY_SHAPES, _FINALISTS = 12, 4
 # Relative gain for which an integer move is made.
 _GAIN = 1e-5

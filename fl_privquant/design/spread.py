@@ -40,13 +40,13 @@ from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 LEAST_SPREAD = 1.0
 """Where the search begins: a third of the signal is lost there, more than less noise could make up for."""
 
-# Coordinate clip of a rotated update, in standard deviations of its coordinates, by default.
+# The default coordinate clip of a rotated update, in standard deviations of its coordinates.
 _USUAL_SPREAD = 3.0
 # The share of epsilon that designs leave for rounding when normal pairs are composed.
 _ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01
-# A standard normal number, as samples.
+# Quantiles of a standard normal number, by which means over it are computed.
 _SHARES = (np.arange(4001) + 0.5) / 4001
 _NORMAL = ndtri(_SHARES)
 

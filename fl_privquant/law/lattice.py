@@ -92,7 +92,7 @@ def binomial_law(number: int, coin: Floats, relative: float = 0.0, cut: float = 
     downwards = (listed[:middle] + 1.0) / (number - listed[:middle]) * (zero / one)
     below, above = np.cumprod(downwards[::-1])[::-1], np.cumprod(upwards)
     values = np.concatenate([below, [1.0], above])
-    # Four roundings a quotient, in a probability and in the sum, and those of adding up and dividing.
+    # Each quotient is rounded four times, in a probability and in the sum; then sums and divisions are.
     steps = max(below.size, above.size)
     error = (8 * steps + values.size + 8) * _UNIT + 2.1 * number * relative
     return LatticeLaw(first, values / values.sum(), error, 2.1 * cut)

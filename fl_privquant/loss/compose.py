@@ -40,7 +40,7 @@ from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
 
-# Rounding errors grow with the grid, so a small one is not only fast.
+# Rounding errors grow with the size of the grid, so that a small one is better, not only faster.
 _LEAST_GRID, _MOST_GRID = 1 << 14, 1 << 20
 # Grid points that the losses of a single release span at most.
 _MOST_SINGLE = 1 << 15
@@ -195,7 +195,7 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
 
 
 _RATES = np.geomspace(1e-5, 1e5, 161)
-# How far, as a share, rounding can move an epsilon that is solved for.
+# Largest relative rounding error of an epsilon that is solved for.
 _SOLVED_ROOM = 1e-12
 _kept_moments: WeakKeyDictionary[Moments, Floats] = WeakKeyDictionary()
 
@@ -364,7 +364,7 @@ class _Total:
         scale = self._scale(index)
         if math.isinf(scale):
             return math.inf
-        # Not by @: BLAS would start threads for it.
+        # Without the operator @, for which BLAS would start threads.
         excess = float((self.tilted[index:] * self._excess[: self.tilted.size - index]).sum())
         return scale * (excess * (1.0 + 1e-12) + self.outside)
 

@@ -43,7 +43,7 @@ def dominating_loss(table: CertifiedTable) -> PrivacyLoss:
     reachable = finite[finite[:, 1] > 0][::-1]
     losses = np.log(reachable[:, 1] / reachable[:, 0])
     losses = np.minimum(losses + ROUNDING * (1.0 + np.abs(losses)), table.epsilon)
-    # Corners that are closer than rounding are one: the upper loss for both.
+    # Corners that rounding does not separate become one, with the larger loss.
     return PrivacyLoss.merged(losses, reachable[:, 1] / TOTAL_WEIGHT, infinity)
 
 

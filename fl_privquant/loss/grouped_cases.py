@@ -55,9 +55,9 @@ _WORK, _LEAST_BOUNDS, _MOST_BOUNDS = 4e8, 16, 400
 # Probabilities with which more single draws, and more blocks, are left out than in each law of the mixture.
 _RARELY_MORE_DRAWS = (0.3, 0.03, 1e-3, 1e-8, 1e-30)
 _RARELY_MORE_BLOCKS = (0.3, 0.3, 1e-2, 1e-6, 1e-30)
-# Draws of a block, at least, and blocks that all draws would make.
+# The fewest draws of a block, and the fewest blocks that all draws must be enough for.
 _LEAST_BLOCK, _LEAST_BLOCKS = 8, 8
-# Cases that are looked at first, evenly spaced; and room for what the size of a group is guessed from.
+# Cases that are computed first, evenly spaced; and the factor by which guesses of costs are enlarged.
 _PROBED, _GUESS_ROOM = 5, 1.15
 # Least number of draws that are left out, where it is a divisor.
 _LEAST_LEFT_OUT = 1e-9

@@ -30,7 +30,7 @@ def gaussian_delta(separation: float, epsilon: float) -> float:
     if separation == 0.0:
         return 0.0
     half, far = separation / 2.0, epsilon / separation
-    # In logarithms: e^epsilon overflows long before the product does.
+    # In logarithms, as e^epsilon overflows long before the product does.
     log_first, log_second = float(log_ndtr(half - far)), epsilon + float(log_ndtr(-half - far))
     share = -math.expm1(min(log_second - log_first, 0.0))
     return math.exp(log_first) * (share + _LAST_DIGITS * (1.0 - log_first)) * _FLOAT_ROOM

@@ -73,7 +73,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     power, level = np.cumsum(first)[:-1], np.cumsum(second)[:-1]
     other_power, other_level = np.cumsum(second[::-1])[-2::-1], np.cumsum(first[::-1])[-2::-1]
     upper = power + level <= other_power + other_level
-    # Sums of that many numbers one after the other, and the order of nearly equal ratios.
+    # Covers the rounding of these sums, and a wrong order of nearly equal ratios.
     relative += (first.size + 8) * _UNIT
     power = np.where(upper, power, other_power) * (1.0 + relative) + (lost - spare)
     level = np.where(upper, level, other_level) * (1.0 - relative) + spare
@@ -100,7 +100,7 @@ def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> fl
         if unequal:
             # The bound grows with the lengths, as the proof needs, if the spared probability is small enough.
             rest *= 3.0 if square > most**2 else math.inf
-        # 1 less the total variation distance of N(0, 1) and N(most, 1).
+        # The divisor is 1 minus the total variation distance of N(0, 1) and N(most, 1).
         return steps * one_step * rest / (2.0 * float(ndtr(-0.5 * most)))
 
     low, high = _SMALLEST, math.log(min(rate, 0.25))

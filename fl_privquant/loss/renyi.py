@@ -172,7 +172,7 @@ def _divergence(p: Floats, q: Floats, order: float) -> Floats:
     h = p / q - 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         power_sum = np.log1p((q * h**2 * _excess(h, order)).sum(axis=-1)) / (order - 1.0)
-    # Never above the divergence of infinite order, which also covers an overflow.
+    # It is at most the divergence of infinite order, which also covers an overflow.
     return np.asarray(np.fmin(power_sum, np.log1p(h).max(axis=-1)))
 
 

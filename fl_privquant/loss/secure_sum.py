@@ -101,7 +101,7 @@ _OUTSIDE = 1e-6
 _BUCKETS = 64
 _STRIKES = 1600
 _TOLERANCE = 1e-5
-# In standard deviations of the score: beyond lies less than any probability that is charged.
+# In standard deviations of the score; the probability beyond is below all that are charged.
 _REACH = 9.5
 # Largest strike and separation for which step 5 of the proof holds.
 _LARGEST_STRIKE, _LARGEST_SEPARATION = 0.5, 0.5
@@ -306,7 +306,7 @@ class _Pairs:
         # From the largest strike down: the small sums keep their digits.
         gained = np.cumsum(gained[:, :0:-1], axis=1)[:, ::-1]
         paid = strikes * np.cumsum(paid[:, :0:-1], axis=1)[:, ::-1]
-        # Of sums of that many positive numbers, one after the other.
+        # The rounding of sums of that many positive numbers.
         rounding = 2.0 * terms * np.finfo(np.float64).eps * (gained + paid)
         return np.asarray((np.maximum(gained - paid, 0.0) + rounding).max(axis=0))
 
@@ -341,13 +341,13 @@ class _Score:
         ratio = _WIDEST * sign * _over(np.abs(self.rise) + self.error, self.base)
         with np.errstate(divide="ignore"):
             logarithm = np.log1p(np.maximum(ratio, -1.0))
-        # A power loses digits with its exponent; one below 1 loses no more than 1 does.
+        # The relative error of a power grows with its logarithm; powers below 1 count as 1.
         units = 4.0 * np.finfo(np.float64).eps * (1.0 + np.where(ratio > 0.0, logarithm, 1.0))
         divergences = np.empty((len(self.base), orders.size))
         for at, order in enumerate(orders.tolist()):
             with np.errstate(over="ignore"):
                 powers = np.exp(order * logarithm)
-                # The difference cancels where the ratio is small: what it may lose is added.
+                # The difference cancels where the ratio is small; its largest error is added.
                 rounding = units * (1.0 + order) * np.maximum(powers, 1.0)
                 excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
             with np.errstate(over="ignore", invalid="ignore"):

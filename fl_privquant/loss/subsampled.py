@@ -96,7 +96,7 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
     if pure <= _MOST_EPSILON:
         reached[pure] = 0.0
     losses = np.array(sorted(reached))
-    # The least bound so far holds from there on.
+    # A bound on delta holds at all larger epsilons, too.
     return losses, np.minimum.accumulate([reached[loss] for loss in losses.tolist()])
 
 

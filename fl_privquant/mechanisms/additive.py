@@ -378,7 +378,7 @@ class AdditiveMechanism(Mechanism):
         bits = self.sum_bits(num_clients)
         sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)
-        # In place: fresh memory for every step would cost more than the arithmetic.
+        # In place, as new memory for every step would cost more than the arithmetic.
         above = sums.astype(np.int64)
         above -= lowest
         above &= (1 << bits) - 1
@@ -395,7 +395,7 @@ class AdditiveMechanism(Mechanism):
 
         def log_moment(rate: float) -> float:
             try:
-                # Randomized rounding moves a point within one step: Hoeffding's lemma.
+                # Hoeffding's lemma: randomized rounding stays within one step.
                 return (rate * step) ** 2 / 8.0 + self.noise.log_moment(rate * step)
             except (ValueError, OverflowError):
                 return math.inf

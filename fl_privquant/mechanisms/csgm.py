@@ -44,7 +44,7 @@ from fl_privquant.mechanisms.registry import Spec, register
 # Standard deviations of the noise that are tried, where a bit is ±1: from nearly none to nearly all clamped.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
 _STEPS = 40
-# Standard deviations of the noise that codes reach, at most.
+# Codes reach at most this many standard deviations of the noise.
 _REACHED = 5.0
 
 
@@ -98,7 +98,7 @@ def csgm_law(half: int, share: float, noise: float) -> Law:
 def _clamped_normal(half: int, mean: float, noise: float) -> Floats:
     """Probabilities of -half..half for a normal number that is rounded and clamped."""
     edges = (np.arange(-half, half) + 0.5 - mean) / noise
-    # Tails from the side on which they keep their digits.
+    # Tails are computed from the side on which they keep their digits.
     below, above = ndtr(edges), ndtr(-edges)
     inner = np.where(edges[:-1] > 0.0, above[:-1] - above[1:], below[1:] - below[:-1])
     return np.concatenate([below[:1], inner, above[-1:]])

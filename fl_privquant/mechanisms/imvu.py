@@ -45,7 +45,7 @@ from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import PrivacyStatement, Unit
 
 _MOST_STEPS = 12
-# Inputs closer than this would be one after integer rounding.
+# Inputs closer than this would be equal after integer rounding.
 _LEAST_PIECE = 1e-5
 
 

@@ -43,7 +43,7 @@ MAX_EPSILON = 32.0
 """Beyond this epsilon the tables' distance to the ideal law, times e^epsilon, is no longer negligible."""
 
 _EXP_BITS = 192
-# 100 digits against the 58 + 14 of e^epsilon in units of 2^-192, for epsilon up to 32.
+# 100 digits are enough: e^epsilon in units of 2^-192 has 58 + 14 of them, for epsilon up to 32.
 _DECIMAL = Context(prec=100)
 # A unit of a magnitude is 2^-127, and each sign has half of it.
 _SIGNED_BITS = 128

@@ -98,7 +98,7 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
 
     @property
     def max_code(self) -> int:
-        # Even, so that a point in the middle stands for 0.
+        # It is even, so that the point in the middle stands for 0.
         return (1 << self.bits) - 2
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
@@ -112,7 +112,7 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
-        # From the middle, so that 0 is exact.
+        # Counted from the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
 

@@ -130,7 +130,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         tail = 0.5 * np.exp(-np.abs(distance))
         below = np.where(distance < 0.0, tail, 1.0 - tail)
         above = np.where(distance < 0.0, 1.0 - tail, tail)
-        # Differences of the small one of the two tails, so that far cells keep their digits.
+        # Differences of the smaller tail, so that far cells keep their digits.
         cells = np.where(distance[:, 1:] < 0.0, np.diff(below, axis=1), -np.diff(above, axis=1))
         return np.concatenate([below[:, :1], cells, above[:, -1:]], axis=1)
 
@@ -180,7 +180,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             for side in (1.0, -1.0)
         )
         goes_up = chunk.words < up
-        # From the other end of the 2^64 chances; ~ is their mirror, so nothing overflows.
+        # Down takes the chances from the other end of 2^64; ~ mirrors them without overflow.
         goes_down = ~chunk.words < down
         jump = 1 + self._cells_further(chunk)
         moved = cell + np.where(goes_up, jump, np.where(goes_down, -jump, 0))

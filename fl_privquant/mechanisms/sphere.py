@@ -67,7 +67,7 @@ def largest_sum(levels: int, count: int, upper: Callable[[Floats], Floats]) -> f
     """
     if count >= levels:
         return float(levels * upper(np.array([1.0]))[0])
-    # The share T of the law below the largest number that is not among them is a Beta variable. On a grid of
+    # The probability T below the largest number that is not among them is a Beta variable. On a grid of
     # s with T = 1 / (1 + e^-s) the rule of trapezoids converges exponentially.
     a, b = float(levels - count), float(count)
     centre, width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
@@ -193,7 +193,7 @@ def projection_above(share: float, dimension: int) -> float:
     if dimension == 1:
         return 1.0
     half = 0.5 * (dimension - 1.0)
-    # By the square, or by 1 minus the square, whichever keeps more digits.
+    # Computed by the square, or by 1 minus the square, whichever keeps more digits.
     if share > 0.01:
         return math.sqrt(float(special.betaincinv(0.5, half, 1.0 - 2.0 * share)))
     return math.sqrt(1.0 - float(special.betaincinv(half, 0.5, 2.0 * share)))

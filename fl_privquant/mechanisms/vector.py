@@ -49,7 +49,7 @@ MAX_REPEATS = 1024
 
 _DIMENSIONS = whole_in(1, 1 << 31)
 _REPEATS = whole_in(1, MAX_REPEATS)
-# For all draws of a round together.
+# The largest epsilon of all draws of a round together.
 _MOST_EPSILON = 1e6
 _SHARES = 1 << 53
 

@@ -38,7 +38,7 @@ from fl_privquant.sampling.noise_table import (
 from fl_privquant.sampling.stream import RandomStream, continuation_address
 
 _CHUNK = 1 << 15
-# Beyond these a table would have more magnitudes than it may.
+# Beyond these a table would be too large.
 _MAX_TABLE_SCALE = 3_700
 _MAX_TABLE_VARIANCE = 20_000**2
 # Terms of a sum that are below this share of the first one do not change a float.
@@ -146,8 +146,8 @@ class DiscreteLaplace(_IntegerNoise):
         return cls(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
 
     def clamped_at(self, max_shift: int) -> int:
-        # Half of what the table leaves. The other half keeps what the table lacks beyond its end small beside
-        # the tails that are compared.
+        # Half of the table's range beyond the shift. The other half keeps the part of the law that the table
+        # lacks small compared with the tails whose ratios count.
         return max(((self.largest or 0) - max_shift) // 2, 1)
 
     def pmf(self, k: ArrayLike) -> Floats:
@@ -302,7 +302,7 @@ class Skellam(_IntegerNoise):
         if k < 0:
             return 1.0
         table = _tabulate(self)
-        # From the smallest up, so that none is lost.
+        # Summed from the smallest, so that none is lost.
         return 2.0 * float(table.probabilities[:k:-1].sum()) + table.total_variation
 
     def log_moment(self, rate: float) -> float:

@@ -132,7 +132,7 @@ def build_table(ratios: Ratios) -> NoiseTable:
         errors += 2 * error
     scale = 1 << _UNIT_BITS
     units = [(weight << (_UNIT_BITS + 1)) // total for weight in weights]
-    # Each number but 0 stands for two signs. What rounding leaves over goes to 0.
+    # Each number but 0 stands for two signs. The remainder of the rounding goes to 0.
     units[0] = scale - sum(units[1:])
     # The distance is the sum of what each number lacks: its error, its rounding, or all of it.
     distance = Fraction(errors + tail, total) + Fraction(len(units), scale)
@@ -146,7 +146,7 @@ def _exp_minus(x: Fraction) -> int:
     """A lower bound of exp(-x) in units of 2^-256, less than 1 unit below it."""
     if x > _PRECISION:
         return 0
-    # 110 digits, correctly rounded twice, against the 78 of a unit: off by 10^-30 units or so.
+    # 110 digits, correctly rounded twice, exceed the 78 of a unit: the error is about 10^-30 units.
     quotient = _DECIMAL.divide(Decimal(-x.numerator), Decimal(x.denominator))
     units = _DECIMAL.multiply(_DECIMAL.exp(quotient), Decimal(_ONE))
     return int(_DECIMAL.subtract(units, Decimal("1e-20")))

@@ -9,7 +9,7 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
-# More than any noise that is drawn from a table.
+# A reach beyond all noise that is drawn from a table.
 _FAR = 1 << 40
 # Bits that are drawn at a time.
 _CHUNK = 1 << 14

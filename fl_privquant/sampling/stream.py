@@ -28,7 +28,7 @@ _BLOCK_BYTES = 16
 _WORD_BYTES = 8
 # The counter has 128 bits, and a block holds two words.
 _MAX_WORDS = 2 << 128
-# What is encrypted to get the bare keystream; its length bounds one call of the cipher.
+# Zeros, which are encrypted to the bare keystream; their number limits one call of the cipher.
 _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
 # Words that a continuation takes at a time.
@@ -132,7 +132,7 @@ class WordReader:
         if not 0 <= first_word <= _MAX_WORDS:
             raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
         self._left = _MAX_WORDS - first_word
-        # The counter after the last word would be the first one again; nobody gets there.
+        # The counter after the last word would be the first one again, which is never reached.
         block, skipped_words = divmod(first_word % _MAX_WORDS, 2)
         counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
         self._encryptor = Cipher(algorithm, counter).encryptor()
