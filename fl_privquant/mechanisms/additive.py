@@ -1,7 +1,7 @@
 """Common code of the additive mechanisms: randomized rounding to a lattice, integer noise, a modular wrap.
 
 An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer noise is
-added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in that same ring. A
+added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are summed in that ring, too. A
 residue of the sum is decoded to the integer nearest to the middle of the range that the inputs alone can
 reach. The estimate is wrong only if the sum of the noises leaves the room that the ring has for it, and the
 probability of that is bounded before anything is sent.
@@ -168,7 +168,7 @@ class AdditiveMechanism(Mechanism):
     """
 
     noise: IntegerNoise
-    """What is added to the lattice point."""
+    """The noise that is added to the lattice point."""
     levels: int
     """Number of lattice points from -1 to 1."""
     num_clients: Annotated[int, _NUM_CLIENTS]
@@ -231,7 +231,7 @@ class AdditiveMechanism(Mechanism):
 
     @classmethod
     def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
-        """The bits of the ring: those that are asked for, if they are enough, or the fewest that are."""
+        """The bits of the ring: those of the spec, if they are enough, or by default the fewest that are."""
         allowed = spec.overflow_probability
         for least in range(1, _MAX_WRAP_BITS + 1):
             if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
@@ -475,5 +475,5 @@ def overflow_probability(noise: IntegerNoise, levels: int, num_clients: int, wra
 
 
 def _room(levels: int, num_clients: int, wrap_bits: int) -> int:
-    """How many integers of the ring the inputs of the clients leave to the noise, less one."""
+    """How many integers of the ring are left for the noise beside the inputs of the clients, minus one."""
     return (1 << wrap_bits) - 1 - num_clients * (levels - 1)

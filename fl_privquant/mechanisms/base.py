@@ -91,7 +91,7 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def _form(self) -> str:
-        """The form of what is sent, such as the number of levels, in words."""
+        """The form of messages, such as the number of levels, in words."""
 
     @property
     def _errors(self) -> str:
@@ -144,7 +144,7 @@ class Mechanism(ABC):
         return self
 
     def bias(self, x: ArrayLike) -> Floats:
-        """Mean estimate less the input, for inputs in [-1, 1]: 0, unless the mechanism says otherwise."""
+        """Mean estimate minus the input, for inputs in [-1, 1]; 0 by default."""
         return np.zeros(np.shape(x))
 
     @property
@@ -155,7 +155,7 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def bits_per_coordinate(self) -> float:
-        """Bits that carry what one coordinate is encoded to, without secure aggregation."""
+        """Bits in which one coordinate is sent, without secure aggregation."""
 
     def for_sums(self) -> Mechanism:
         """The mechanism to use where only sums of codes are seen; by default the same one."""

@@ -118,7 +118,7 @@ def _table(most: int, share: float, noise: float) -> CertifiedTable:
 
 
 def _least_noise(most: int, share: float, epsilon: float) -> float:
-    """The least noise, as far as bisection tells, whose table loses at most epsilon."""
+    """The least noise, by bisection, whose table stays within epsilon."""
     low, high = _LEAST_NOISE, _MOST_NOISE
     if _table(most, share, high).epsilon > epsilon:
         raise InfeasibleDesignError(

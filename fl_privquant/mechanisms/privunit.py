@@ -79,7 +79,7 @@ class PrivUnitSpec(PrivateVectorSpec):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
-    """A unit vector near the update's direction or not; see :class:`VectorMechanism`.
+    """A random unit vector, more likely near the update's direction; see :class:`VectorMechanism`.
 
     A message is the floats of each draw in single precision, as words of 32 bits, after those of the seed
     where updates are projected. ``projected`` is 0 where they are not.

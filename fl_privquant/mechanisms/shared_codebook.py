@@ -154,7 +154,7 @@ class CodebookMechanism(SeededVectorMechanism):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SharedCodebookMechanism(CodebookMechanism, kind="shared_codebook"):
-    """An index of which a fixed number of nearest codewords have more weight."""
+    """An index, drawn with more weight for a fixed number of codewords that are nearest to the update."""
 
     @cached_property
     def num_near(self) -> int:
