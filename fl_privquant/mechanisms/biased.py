@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
@@ -35,11 +35,10 @@ from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
-from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import POWERS, Spec, register
+from fl_privquant.mechanisms.registry import LeastErrorSpec, register
 from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
@@ -48,15 +47,14 @@ _LARGEST_RATE = 256.0
 _RATE_STEPS = 24
 
 
-@dataclass(frozen=True)
-class BiasedSpec(Spec):
-    """The specification of biased quantization; omitted parameters are tuned for the least error."""
+@dataclass(frozen=True, kw_only=True)
+class BiasedSpec(LeastErrorSpec):
+    """The specification of biased quantization; omitted parameters are tuned for the least error.
+
+    The mean squared error includes the bias.
+    """
 
     epsilon: float
-    levels: int = 4
-    objective: str = "mse"
-    """``mse``, in which the bias is included, or ``mae``."""
-    density: Density = field(default_factory=UniformDensity)
     margin: Annotated[float | None, number_in("[0, inf)")] = None
     """How far the outermost bins lie beyond [-1, 1]."""
     keep: float | None = None
@@ -176,7 +174,7 @@ def _tune(spec: BiasedSpec) -> tuple[float, float]:
             law = _fastest(spec, margin, keep, spec.epsilon)[1]
         except InfeasibleDesignError:
             return math.inf
-        return law.error(POWERS[spec.objective], spec.density)
+        return law.error(spec.power, spec.density)
 
     pairs = [min(((margin, keep) for keep in keeps), key=lambda pair: error(*pair)) for margin in margins]
     if all(math.isinf(error(*pair)) for pair in pairs):

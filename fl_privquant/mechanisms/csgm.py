@@ -34,7 +34,7 @@ from scipy.special import ndtr
 
 from fl_privquant.array_types import Floats
 from fl_privquant.checks import number_in, whole_in
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
@@ -52,6 +52,8 @@ _REACHED = 5.0
 class CsgmSpec(Spec):
     """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``."""
 
+    instead_of_epsilon = ("noise",)
+
     epsilon: float | None = None
     levels: Annotated[int, whole_in(3, MAX_LEVELS)] = 16
     """Largest number of output values, from 3 on. An odd number is used, and no more than the noise needs."""
@@ -59,11 +61,6 @@ class CsgmSpec(Spec):
     """Probability with which a client reports a coordinate."""
     noise: Annotated[float | None, number_in(f"[{_LEAST_NOISE}, {_MOST_NOISE}]")] = None
     """Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epsilon is None and self.noise is None:
-            raise InvalidSpecError("epsilon: give the privacy loss of a coordinate, or the noise")
 
 
 @register("csgm", CsgmSpec, 76, "#e07a5f")

@@ -14,7 +14,7 @@ UAI 2024 (family ``independent``). The families ``paired`` and ``free`` contain 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -31,11 +31,11 @@ from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
-from fl_privquant.law.density import Density, UniformDensity
+from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import POWERS, Spec, Variant, register
+from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
 # Slightly beyond the least value, at which only the two-point mechanism is feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
@@ -48,9 +48,12 @@ PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 """Output values of the paper's OPTM at an epsilon of 1, which its training runs use as well."""
 
 
-@dataclass(frozen=True)
-class OptmSpec(Spec):
-    """The specification of OPTM."""
+@dataclass(frozen=True, kw_only=True)
+class OptmSpec(LeastErrorSpec):
+    """The specification of OPTM.
+
+    The paper's objective is ``mae``. With ``aggregate``, ``design`` takes the parameters of ``optm_aggregate``.
+    """
 
     # Constraints with larger factors than e^32 are beyond the accuracy of linear programming solvers.
     most_epsilon = 32.0
@@ -62,14 +65,9 @@ class OptmSpec(Spec):
     )
 
     epsilon: float
-    levels: int = 4
     family: Annotated[str, one_of("independent", "paired", "free")] = "free"
     """``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws)."""
-    objective: str = "mse"
-    """``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
-    takes the parameters of ``optm_aggregate`` instead."""
     bins: tuple[float, ...] | None = None
-    density: Density = field(default_factory=UniformDensity)
     lattice: bool = True
     """Whether searched values have integer codes up to ``max_code``, so that sums stay narrow."""
     max_code: int | None = None
@@ -97,18 +95,11 @@ class OptmSpec(Spec):
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
                 "bins: the loss of two inputs on both sides of a bin would not fall with their distance"
             )
-        if self.bins is not None:
-            object.__setattr__(self, "levels", len(self.bins))
         if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
                 f"{self.levels} levels"
             )
-
-    @property
-    def power(self) -> int:
-        """The exponent of the error that is minimised."""
-        return POWERS[self.objective]
 
 
 @register("optm", OptmSpec, 0, "#0b5fa5", cached=True, plans_for_sums=True, plans_for_local=True)

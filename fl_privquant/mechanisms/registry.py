@@ -17,14 +17,13 @@ from fl_privquant.design.bits import numbers_of_trials
 from fl_privquant.design.spread import best_spread, usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
-from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import Unit
 
-POWERS = {"mae": 1, "mse": 2}
-"""The exponent of the error that each objective minimises."""
-
+# The exponent of the error that each objective minimises.
+_POWERS = {"mae": 1, "mse": 2}
 # More bits than this in a code hardly change the best clip.
 _MOST_TRIALS = 255
 # e^epsilon must be a float. Beyond an epsilon of 23, tables with weights of 32 bits are all the same.
@@ -72,6 +71,8 @@ class Spec:
     """The designs that are compared with other mechanisms."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
+    instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
+    """The parameters that define a design if ``epsilon`` is not given."""
     contained_in: ClassVar[str | None] = None
     """A mechanism that can express all these designs. If it has less error, this one's search got stuck."""
 
@@ -83,6 +84,12 @@ class Spec:
             if name in given:
                 check(given[name])
         checks.check_declared(self)
+        if "epsilon" not in given and not set(self.instead_of_epsilon) <= set(given):
+            raise InvalidSpecError(
+                f"epsilon: give the privacy loss, or {' and '.join(self.instead_of_epsilon)}"
+            )
+        if "bins" in given:
+            object.__setattr__(self, "levels", len(given["bins"]))
 
     def _given(self) -> dict[str, Any]:
         """The fields that are not None."""
@@ -151,6 +158,20 @@ class Spec:
             name: value.describe() if isinstance(value, Density) else value
             for name, value in self._given().items()
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastErrorSpec(Spec):
+    """The specification of a table mechanism that is designed for the least error; see :class:`Spec`."""
+
+    levels: int = 4
+    objective: str = "mse"
+    density: Density = field(default_factory=UniformDensity)
+
+    @property
+    def power(self) -> int:
+        """The exponent of the error that is minimised."""
+        return _POWERS[self.objective]
 
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -385,7 +406,7 @@ def _check_bins(bins: tuple[float, ...]) -> None:
 _FIELD_CHECKS: dict[str, Callable[[Any], object]] = {
     "delta": checked_delta,
     "levels": checked_levels,
-    "objective": lambda objective: checks.choice("objective", objective, POWERS),
+    "objective": lambda objective: checks.choice("objective", objective, _POWERS),
     "bins": _check_bins,
     "keep": lambda keep: checks.inside("keep", keep, "(0, 1)"),
 }
