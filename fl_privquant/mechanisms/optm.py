@@ -52,7 +52,7 @@ PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 class OptmSpec(LeastErrorSpec):
     """The specification of OPTM.
 
-    The paper's objective is ``mae``. With ``aggregate``, ``design`` takes the parameters of ``optm_aggregate``.
+    The paper's objective is ``mae``; with ``aggregate``, parameters are those of ``optm_aggregate``.
     """
 
     # Constraints with larger factors than e^32 are beyond the accuracy of linear programming solvers.

@@ -85,9 +85,8 @@ class Spec:
                 check(given[name])
         checks.check_declared(self)
         if "epsilon" not in given and not set(self.instead_of_epsilon) <= set(given):
-            raise InvalidSpecError(
-                f"epsilon: give the privacy loss, or {' and '.join(self.instead_of_epsilon)}"
-            )
+            others = " and ".join(self.instead_of_epsilon)
+            raise InvalidSpecError(f"epsilon: give the privacy loss of a coordinate, or {others}")
         if "bins" in given:
             object.__setattr__(self, "levels", len(given["bins"]))
 
