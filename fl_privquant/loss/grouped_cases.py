@@ -138,9 +138,7 @@ class TwoRows:
 
     def listed(self, weights: Floats) -> Floats:
         """Weights of the codes, on all integers from 0."""
-        values = np.zeros(int(self.codes[-1]) + 1)
-        values[self.codes] = weights
-        return values
+        return LatticeLaw.of(self.codes, weights).values
 
 
 @dataclass(frozen=True, eq=False)

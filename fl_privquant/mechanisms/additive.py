@@ -97,7 +97,7 @@ class AdditiveSpec(Spec):
     @property
     def allowed_delta(self) -> float:
         """The delta that goes with ``epsilon``: 0, unless the mechanism's privacy is approximate."""
-        return 0.0
+        return float(self._given().get("delta", 0.0))
 
     @property
     def max_shift(self) -> int:
@@ -150,10 +150,6 @@ class ApproximateSpec(AdditiveSpec):
     """The specification of an additive mechanism of approximate differential privacy."""
 
     delta: float = 1e-6
-
-    @property
-    def allowed_delta(self) -> float:
-        return self.delta
 
 
 @dataclass(frozen=True, eq=False, repr=False)
