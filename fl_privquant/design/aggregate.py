@@ -186,7 +186,7 @@ def least_error_table(
 def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
-    """A shape that hides a client as well as asked at some error, and about that error."""
+    """A shape that hides a client well enough at some error, and about that error."""
     # No mechanism needs less error than a central Gaussian, and no unbiased one less than a coin has.
     ideal = 1.0 / (num_honest * separation**2)
     error = max(1.05 * ideal, 1.1 - input_variance)

@@ -67,7 +67,7 @@ def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: F
 
 
 def is_symmetric(values: Floats, density: Density) -> bool:
-    """Whether values and density mirror around 0, so that the law may be taken to do so too."""
+    """Whether values and density are symmetric around 0, so that a symmetric law is optimal."""
     scale = float(np.abs(values).max())
     return density.symmetric and bool(np.allclose(values, -values[::-1], rtol=0.0, atol=1e-12 * scale))
 
@@ -160,7 +160,7 @@ def _program(
 
 
 def _mean_prices(solution: Solution, mean_rows: dict[int, str], count: int, symmetric: bool) -> Floats:
-    """(K,) what a unit of the mean at each knot costs; 0 where no row fixes it."""
+    """(K,) the dual price of the mean at each knot; 0 where no constraint fixes the mean."""
     prices = np.zeros(count)
     for k, name in mean_rows.items():
         prices[k] = solution.duals[name] / (2.0 if symmetric else 1.0)

@@ -29,7 +29,7 @@ class Solution:
 
 
 class LinearProgram:
-    """Minimise cost . x subject to linear rows, x >= 0 unless said.
+    """Minimise cost . x subject to linear constraints (rows), with x >= 0 by default.
 
     >>> program = LinearProgram()
     >>> first, second = program.variables("x", [1.0, 2.0])

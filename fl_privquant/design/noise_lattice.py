@@ -43,7 +43,7 @@ _POWER = 0.7
 
 @dataclass(frozen=True)
 class Lattice:
-    """A lattice: ``variance`` is what its noise is made with, in squared steps, and ``error`` what it has.
+    """A lattice with its noise, of that ``variance`` in squared lattice steps, and the ``error`` with it.
 
     As :func:`best_lattice` gives it, both are a little too small.
     """
@@ -96,7 +96,7 @@ def best_lattice(
 
 
 def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: float) -> float:
-    """The error at unit gain: noise, rounding, and what the clip distorts."""
+    """The error at unit gain, of noise, rounding and clipping."""
     step = 2.0 * spread / intervals
     noise = step**2 * (variance + rounding_at_norm_bound(spread, intervals))
     return at_unit_gain(noise, spread, target.num_clients)

@@ -159,7 +159,7 @@ class _Unit:
         return cls(draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
 
     def left_out(self, number: int) -> tuple[list[int], Floats]:
-        """How many of so many units are left out, and the probability, rounded up, of more.
+        """How many of ``number`` units are left out, and the probability, rounded up, of more.
 
         One of each for every probability of ``rarely``.
         """
@@ -174,7 +174,7 @@ class _Unit:
         return [counts.first + place for place in places], more[places]
 
     def usually_left_out(self, number: int) -> float:
-        """About how many draws of so many units are left out."""
+        """About how many draws of ``number`` units are left out."""
         mean = number * (1.0 - self.common)
         return self.draws * min(mean + 2.0 * math.sqrt(mean), number)
 
@@ -245,7 +245,7 @@ class OtherClients:
         return 0.5 * max(left_out, _LEAST_LEFT_OUT) / self.others
 
     def _units(self, size: int) -> list[tuple[_Unit, int]]:
-        """The units that the draws consist of in which a group of so many cases differs."""
+        """The units of those draws whose rows differ within a group of ``size`` cases, and their numbers."""
         draws, block = size - 1, self._block
         blocks = 0 if block is None else max(draws + 1 - block.draws, 0) // block.draws
         if block is None or blocks == 0:
@@ -292,7 +292,7 @@ class OtherClients:
         return max(separations)
 
     def _mixture(self, others: LatticeLaw, units: list[tuple[_Unit, int]]) -> list[WeightedLaw]:
-        """The sum with all units but those that are left out, by how many these are; the most first."""
+        """The sums without the units that are left out, one for each number of these, the largest first."""
         counts = [(unit, number, *unit.left_out(number)) for unit, number in units]
         more = np.sum([chances for *_, chances in counts], axis=0)
         weights = -np.diff(more[:-1], prepend=1.0, append=0.0)
@@ -306,7 +306,7 @@ class OtherClients:
         return mixture
 
     def _pair(self, mixture: list[WeightedLaw], middle: float, distance: float) -> float:
-        """The separation of two shares around a middle, at a distance; which of the laws holds is known."""
+        """The separation of two shares at a distance; the adversary knows which law of the mixture holds."""
         rows = (self.law.row(middle + sign * 0.5 * distance) for sign in (1.0, -1.0))
         first, second = (
             np.concatenate([part.weight * np.convolve(row, part.law.values) for part in mixture])

@@ -74,7 +74,7 @@ class NoisyInteger:
         return PrivacyLoss.merged(*atoms, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
 
     def distance_to_ideal(self, num_honest: int) -> float:
-        """The total variation distance of the sum of what is drawn to that of the ideal noises, at most."""
+        """Upper bound of the total variation distance between the sums of drawn and of ideal noises."""
         return num_honest * (self.noise.total_variation + self._clamped)
 
     @property
