@@ -1,4 +1,4 @@
-"""Which arrays of a model are sent, and on what scale they are clipped: by patterns on their names.
+"""Patterns on the names of a model's arrays: which arrays are sent, and on what scale they are clipped.
 
 **Clips of groups.** Layers move by different amounts: a clip that suits the head of a model may be ten times
 what its body needs. ``clip_scales`` gives each group of arrays a factor s of both clips. An update Δ is
@@ -15,8 +15,8 @@ rotation, kept coordinates, coordinate clip, mechanism) sees one vector u with o
 Guarantee: that of the encoding without factors, for the whole update as one release. Proof: factors are
 constants that are fixed before data are seen, so that u is a function of the client's data alone, and
 whatever u is, the codec clips it after the division to the bounds that are accounted for. The loss of a
-mechanism is a maximum over all pairs of vectors within these bounds, which factors do not enter. Hence a
-server that lies about them can make updates less useful, by clipping what matters, but learns no more.
+mechanism is a maximum over all pairs of vectors within these bounds, whatever the factors are. Hence a server
+that lies about them can make updates less useful, by clipping what matters, but learns no more.
 Rounding in the division moves u before it is clipped, and so does not matter either.
 """
 
@@ -61,7 +61,7 @@ class ArrayChoice:
         object.__setattr__(self, "clip_scales", _scales(self.clip_scales))
 
     def of(self, arrays: Mapping[str, _T]) -> dict[str, _T]:
-        """The arrays that are chosen, in their order; raises InvalidSpecError where a pattern has none."""
+        """The arrays that are chosen, in their order; raises InvalidSpecError if a pattern matches none."""
         for key, patterns in (("include", self.include), ("exclude", self.exclude)):
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in arrays):
@@ -74,7 +74,7 @@ class ArrayChoice:
         return chosen
 
     def layout(self, model: Arrays) -> Layout:
-        """How what is sent of such a model lies in one vector, each array on its scale."""
+        """The layout of the arrays of a model that are sent, in one vector, each on its scale."""
         sent = self.of(model)
         if not self.clip_scales:
             return Layout.of(sent)
@@ -105,7 +105,7 @@ class ArrayChoice:
 
 
 def _patterns(key: str, given: object) -> tuple[str, ...]:
-    """The patterns that were given; anything else is refused."""
+    """The patterns, if they are a list of texts; raises InvalidSpecError otherwise."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise InvalidSpecError(f"{key}: {one_line(repr(given), 80)}, expected a list of patterns")
     for pattern in given:
@@ -119,7 +119,7 @@ def _patterns(key: str, given: object) -> tuple[str, ...]:
 
 
 def _scales(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """The factors by pattern that were given; anything else is refused."""
+    """The factors by pattern, if they are valid; raises InvalidSpecError otherwise."""
     patterns = _patterns("clip_scales", [pattern for pattern, _ in pairs])
     if len(set(patterns)) < len(patterns):
         raise InvalidSpecError("clip_scales: a pattern is given twice; leave one of them out")
@@ -128,7 +128,7 @@ def _scales(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]
 
 
 def scaled_clips(clips: Mapping[str, float]) -> tuple[float, dict[str, float]]:
-    """The largest of clips by pattern, and what the others are of it.
+    """The largest of clips by pattern, and all of them as shares of it.
 
     >>> scaled_clips({"head.*": 0.5, "*": 0.125})
     (0.5, {'head.*': 1.0, '*': 0.25})

@@ -1,4 +1,4 @@
-"""How a named set of arrays lies in one vector, and how arrays are written where nothing is encoded."""
+"""The layout of named arrays in one vector, and how arrays are written where nothing is encoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fl_privquant.packing.pack import HEADER_BYTES, read_body, write_header
 from fl_privquant.packing.wire_format import check_finite
 from fl_privquant.sampling.chunks import LazyVector
 
-# Beside the kinds of payloads in fl_privquant.packing: arrays that no mechanism has seen.
+# A kind of payload besides those of fl_privquant.packing: arrays as they are, without a mechanism.
 _KIND_ARRAYS: Final = 17
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
@@ -28,9 +28,9 @@ Arrays = Mapping[str, Array]
 class Layout:
     """Names, shapes and types of the arrays of an update, in the order in which they are flattened.
 
-    Only floating-point arrays have a place: counters and other buffers are no part of an update. Arrays may
-    have scales of their own (:mod:`fl_privquant.codec.array_choice`): the vector holds each array divided
-    by its scale. No scales are 1 for all.
+    Only floating-point arrays are included: counters and other buffers are not part of an update. Arrays may
+    have scales (:mod:`fl_privquant.codec.array_choice`): the vector holds each array divided by its scale.
+    Without scales all are 1.
 
     >>> layout = Layout.of({"weight": np.zeros((2, 3)), "steps": np.array(7), "bias": np.array(0.5)})
     >>> layout.names, layout.dimension
@@ -44,7 +44,7 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: Arrays, scales: Mapping[str, float] | None = None) -> Layout:
-        """The layout of the floating-point arrays among ``arrays``; others are left out."""
+        """The layout of the floating-point arrays among ``arrays``, with their scales."""
         floats: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, given in arrays.items():
             array = np.asarray(given)
@@ -91,7 +91,7 @@ class Layout:
         return sum(size * dtype.itemsize for size, dtype in zip(self.sizes, self.dtypes, strict=True))
 
     def check(self, arrays: Arrays) -> None:
-        """Raise InvalidUpdateError unless ``arrays`` has those of this layout, as floats of their shapes."""
+        """Raise InvalidUpdateError unless ``arrays`` has all arrays of this layout, with their shapes."""
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in arrays:
                 raise InvalidUpdateError(f"update: {name!r} is missing")
@@ -117,7 +117,7 @@ class Layout:
         return self.scales or (1.0,) * len(self.names)
 
     def difference(self, new: Arrays, old: Arrays) -> LazyVector:
-        """All coordinates of ``new - old``, subtracted in the vector's precision where they are read."""
+        """All coordinates of ``new - old``, subtracted in the vector's precision when they are read."""
         self.check(new)
         return _Difference(self, new, old)
 
@@ -131,38 +131,28 @@ class Layout:
     def _split(self, vector: Array) -> list[Array]:
         return [vector[place].reshape(shape) for place, shape in zip(self.places, self.shapes, strict=True)]
 
-
-@dataclass(frozen=True)
-class ArrayPayload:
-    """How the arrays of a layout are written, little-endian."""
-
-    layout: Layout
-
     @property
-    def num_bytes(self) -> int:
-        """Size of every payload."""
-        return HEADER_BYTES + self.layout.num_bytes
+    def payload_bytes(self) -> int:
+        """Size of the payload that :meth:`pack` makes."""
+        return HEADER_BYTES + self.num_bytes
 
     def pack(self, arrays: Arrays) -> bytes:
-        """The payload of arrays that fit the layout."""
-        self.layout.check(arrays)
-        parts = [write_header(_KIND_ARRAYS, 0, self.layout.dimension)]
-        for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True):
+        """The payload of arrays that fit the layout, as they are, little-endian."""
+        self.check(arrays)
+        parts = [write_header(_KIND_ARRAYS, 0, self.dimension)]
+        for name, dtype in zip(self.names, self.dtypes, strict=True):
             parts.append(np.asarray(arrays[name], dtype=dtype.newbyteorder("<")).tobytes())
         return b"".join(parts)
 
     def unpack(self, payload: bytes) -> dict[str, Array]:
         """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
-        layout = self.layout
-        body = read_body(payload, _KIND_ARRAYS, 0, layout.dimension, layout.num_bytes)
-        if layout.has_one_dtype:
-            vector = _native(body, layout.dtypes[0])
-            return dict(zip(layout.names, layout._split(vector), strict=True))
+        body = read_body(payload, _KIND_ARRAYS, 0, self.dimension, self.num_bytes)
+        if self.has_one_dtype:
+            vector = _native(body, self.dtypes[0])
+            return dict(zip(self.names, self._split(vector), strict=True))
         arrays: dict[str, Array] = {}
         start = 0
-        for name, shape, dtype, count in zip(
-            layout.names, layout.shapes, layout.dtypes, layout.sizes, strict=True
-        ):
+        for name, shape, dtype, count in zip(self.names, self.shapes, self.dtypes, self.sizes, strict=True):
             stop = start + count * dtype.itemsize
             arrays[name] = _native(body[start:stop], dtype).reshape(shape)
             start = stop
@@ -170,14 +160,14 @@ class ArrayPayload:
 
 
 def _native(body: Array, dtype: np.dtype[Any]) -> Array:
-    """The floats in some bytes, in an array of its own; refused unless all are finite."""
+    """A new array of the floats in some bytes; raises InvalidUpdateError unless all are finite."""
     values = body.view(dtype.newbyteorder("<")).astype(dtype)
     check_finite(values)
     return values
 
 
 class _Difference(LazyVector):
-    """The step between two sets of arrays."""
+    """The difference of two sets of arrays, computed part by part."""
 
     def __init__(self, layout: Layout, new: Arrays, old: Arrays) -> None:
         super().__init__(layout.dimension, layout.dtype)

@@ -1,4 +1,4 @@
-"""Clipping of whole updates: the L2 norm, and how much the coordinate clip would cut.
+"""Clipping of whole updates by the L2 norm, and the share of coordinates that the coordinate clip changes.
 
 **What accounting assumes.** The norm of an update that was clipped and rotated is at most
 ``NORM_ROUNDING`` (1 + 1e-5, :mod:`fl_privquant.loss.secure_sum`) times its bound B. Proof, for d coordinates
@@ -20,8 +20,8 @@ up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal num
    norm is at most B (1 + 2^-24 + 81 (u + 2^-26)) < B (1 + 6.2e-6) for float32; the coordinate clip makes it
    only smaller.
 
-Below that range nothing of the sort holds: where coordinates are a few multiples of the smallest subnormal
-number, rounding alone has made a norm 1.875 times its bound.
+Below that range this does not hold: where coordinates are a few multiples of the smallest subnormal number,
+rounding alone has made a norm 1.875 times its bound.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from fl_privquant import checks
 from fl_privquant.array_types import Array
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
-# Room for rounding: the scaled vector's norm must not exceed the bound in its own precision either.
+# Room for rounding: the norm of the scaled vector must not exceed the bound in its precision either.
 _INSIDE: Final = 1.0 - 1e-6
-# Distance that clips keep from the ends of the range of floats, as a factor.
+# The factor that clips keep from the ends of the range of floats.
 _MARGIN: Final = 2.0**26
-# Sums of squares, and bounds, for which no power of two need be taken out; any float32 has such squares.
+# Sums of squares, and bounds, for which no power of two has to be factored out; float32 always has such.
 _PLAIN_SQUARES: Final = (2.0**-900, 2.0**900)
 _PLAIN_BOUND: Final = 2.0**-400
 
 
 def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dtype[Any]) -> None:
-    """Refuse clips for which the floats of an update are too coarse, or too few.
+    """Raise InvalidSpecError for clips at which the floats of an update are not accurate enough.
 
     Both the coordinate clip and the share ``l2_clip / sqrt(dimension)`` of a coordinate must keep a factor of
     2^26 from the smallest normal number of ``dtype``, and the clips as far from its largest number.
@@ -69,9 +69,9 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
 def clip_l2(vector: Array, bound: float) -> float:
     """The factor, at most 1, by which ``vector`` is scaled in place so that its L2 norm is <= ``bound``.
 
-    A vector inside the ball, such as zero, is left as it is. The norm is right for any finite floats; the
-    scaled one holds the bound where :func:`check_clips` accepts it. The factor that is returned is 0 where
-    it is too small for a float.
+    A vector inside the ball is not changed. The norm is right for any finite floats; the scaled vector keeps
+    the bound where :func:`check_clips` accepts it. The factor that is returned is 0 where it is too small for
+    a float.
 
     >>> vector = np.array([3.0, 4.0])
     >>> round(clip_l2(vector, 1.0), 5), vector.round(5)
@@ -89,7 +89,7 @@ def clip_l2(vector: Array, bound: float) -> float:
             raise InvalidUpdateError("update: not finite; nothing was encoded, look for divergence upstream")
         if largest == 0.0:
             return 1.0
-        # A normal number: the inverse of the smallest subnormal one is no float.
+        # Limited to normal numbers: the inverse of the smallest subnormal number is no float.
         unit = 2.0 ** -min(max(math.frexp(largest)[1], -1000), 1022)
         squares = sum_of_squares(vector, unit)
     norm = math.sqrt(squares)

@@ -18,7 +18,7 @@ NO_METRICS: Final[Mapping[str, Any]] = MappingProxyType({})
 class MetricRange:
     """The range of a metric, by its name in the app's reply: clients' values are clipped to it.
 
-    A wide range costs accuracy, as noise is in proportion to it.
+    A wide range costs accuracy, because the noise is proportional to it.
 
     >>> loss = MetricRange("loss", 0.0, 4.0)
     >>> loss.position(1.0), loss.position(9), loss.position(None), loss.value(-0.5)
@@ -42,10 +42,10 @@ class MetricRange:
         return self.low, self.high
 
     def position(self, value: Any) -> float:
-        """Where a value lies from -1 (low) to 1 (high); the middle for what is not a number."""
+        """The place of a value in the range, from -1 (low) to 1 (high); 0 for what is not a number."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return 0.0
-        # An integer may be larger than any float: it is compared before it becomes one.
+        # An integer may be larger than any float, so that it is clipped before it is converted.
         inside = float(min(max(value, self.low), self.high))
         return min(2.0 * ((inside - self.low) / (self.high - self.low)) - 1.0, 1.0)
 

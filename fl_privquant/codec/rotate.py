@@ -1,8 +1,8 @@
-"""A public random rotation: it spreads any update evenly over its coordinates, and loses nothing.
+"""A public random rotation, which spreads any update evenly over its coordinates and can be undone.
 
-A quantizer of range [-clip, clip] wastes itself on an update whose few large coordinates set the clip. After
-this rotation the d coordinates of an update of norm R are nearly normal with variance R^2 / d, whatever the
-update is: this is what a plan's clips and errors assume.
+A quantizer of range [-clip, clip] is inaccurate for an update whose few large coordinates determine the clip.
+After this rotation the d coordinates of an update of norm R are nearly normal with variance R^2 / d, whatever
+the update is: this is what a plan's clips and errors assume.
 
 **How.** The Walsh-Hadamard transform with random signs spreads the energy of an update evenly, but it exists
 for powers of two only, and padding d = 10^5 to 131072 coordinates would send 31 % more. Instead there are two
@@ -33,8 +33,8 @@ each row, K = block * rows / d or one more or less from each block, at random po
 Without the random turns, columns would meet the same part of a pattern again and again that repeats along a
 block, as the transform of a few neighbouring coordinates does.
 
-**Public.** Signs and turns follow from a seed that everybody knows. They hide nothing and need not: an
-orthogonal map of the update is chosen without looking at it, so privacy is neither won nor lost.
+**Public.** Signs and turns follow from a seed that everybody knows. The orthogonal map is chosen
+independently of the update, so that privacy is neither gained nor lost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
 _WORD_BITS = 64
-# Coordinates of one block that meet in a column, at the least and on average, as a power of two.
+# The least average number of coordinates of a block that meet in a column, as a power of two.
 _LOG_MEETINGS = 6
 # Blocks are larger than columns by this power of two: both then fit into a cache, columns 64 at a time.
 _LOG_LEAN = 6
@@ -63,8 +63,8 @@ _LOG_LEAN = 6
 class Rotation:
     """A random orthogonal map of vectors of ``dimension`` coordinates, the same for the same seed.
 
-    It takes O(d log d) additions, in place; the inverse undoes it up to the rounding of the additions. The
-    seed is public, and a new one for each round, so that no update can be made to fit it.
+    It takes O(d log d) additions, in place; the inverse undoes it up to rounding. The seed is public. Each
+    round has a new one, so that no update can be prepared for it.
 
     >>> rotation = Rotation(dimension=5, seed=1)
     >>> vector = np.array([3.0, 0.0, 0.0, 0.0, 4.0])
@@ -83,13 +83,13 @@ class Rotation:
         """Rotate ``vector`` in place."""
         self._check(vector)
         for step in _steps(self.dimension, self.seed):
-            step.forward(vector)
+            step.apply(vector, backward=False)
 
     def backward(self, vector: Array) -> None:
         """Undo :meth:`forward`, in place."""
         self._check(vector)
         for step in reversed(_steps(self.dimension, self.seed)):
-            step.backward(vector)
+            step.apply(vector, backward=True)
 
     def _check(self, vector: Array) -> None:
         if vector.shape != (self.dimension,) or not vector.flags.c_contiguous:
@@ -107,19 +107,12 @@ class _Step(NamedTuple):
     signs: Words
     transform: Callable[[Array], None]
 
-    def forward(self, vector: Array) -> None:
+    def apply(self, vector: Array, backward: bool) -> None:
+        """Flip signs and transform, in place; backward, which undoes it, in the other order."""
         part = vector[self.coordinates]
-        _flip(part, self.signs)
-        self.transform(part)
-        self._put_back(vector, part)
-
-    def backward(self, vector: Array) -> None:
-        part = vector[self.coordinates]
-        self.transform(part)
-        _flip(part, self.signs)
-        self._put_back(vector, part)
-
-    def _put_back(self, vector: Array, part: Array) -> None:
+        parts = (partial(_flip, signs=self.signs), self.transform)
+        for change in reversed(parts) if backward else parts:
+            change(part)
         # A slice was changed in place; coordinates that are picked one by one are a copy.
         if isinstance(self.coordinates, np.ndarray):
             vector[self.coordinates] = part
@@ -133,10 +126,10 @@ def _sizes(dimension: int) -> tuple[int, int]:
     return 1 << block, 1 << min(most, together - block)
 
 
-# The clients of a round, where they run in one process, and its server share them.
+# Cached, because the clients of a round in one process, and its server, use the same steps.
 @lru_cache(maxsize=4)
 def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
-    """The blocks, the block at the end, the columns, the column of the ends."""
+    """The steps: all whole blocks, the block at the end, the columns, and the column of the rows' ends."""
     if dimension == 0:
         return ()
     block, rows = _sizes(dimension)
@@ -148,7 +141,7 @@ def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
     )
     starts = np.arange(rows + 1) * dimension // rows
     lengths = starts[1:] - starts[:-1]
-    # The upper 32 bits as a share of a row.
+    # The upper 32 bits of a word, as a share of the length of a row.
     shifts = ((words[-rows:] >> np.uint64(32)).astype(np.int64) * lengths) >> 32
     blocks, columns = partial(_blocks, size=block), partial(_columns, starts=starts, shifts=shifts)
     steps = [_Step(slice(0, whole), of_blocks, blocks)]

@@ -1,29 +1,29 @@
-"""A public random subset of rotated coordinates: what is sent where all of an update is not worth its bytes.
+"""A public random subset of rotated coordinates, for updates whose full size is not worth its bytes.
 
 In a private mean of d coordinates nearly all of the error is noise, as long as the noise has far more
-energy than the update. It is then of little use to send all d coordinates: a random subset of k of them
-carries k / d of the signal's energy *and* of the noise's. The receiver scales what it gets by d / k and
-takes the others to be zero.
+energy than the update. Then there is little use in sending all d coordinates: a random subset of k of them
+carries k / d of the energy of the signal *and* of the noise. The server scales the coordinates that it
+receives by d / k and sets the others to zero.
 
-**Unbiased.** Each coordinate is in the subset with probability k / d, so that the expectation over the
-subset of what the receiver makes of an update is the update. (Places are 64-bit words modulo d: a
+**Unbiased.** Each coordinate is in the subset with probability k / d, so that the expectation of the server's
+estimate of an update, over the subset, is the update. (Places are 64-bit words modulo d: a
 probability is off by a share of d / 2^64 at most.)
 
 **Error.** With P the projection onto the subset and x the mean of the updates, the error that the subset
-adds is E|(d / k) P x - x|^2 = (d / k - 1) |x|^2, for each x. The noise adds as much as without a subset:
-what is kept is clipped to about sqrt(k / d) times the norm of an update, so that k / d of a coordinate's
-variance gives the same privacy, on k coordinates instead of d, and scaling by d / k undoes both.
+adds is E|(d / k) P x - x|^2 = (d / k - 1) |x|^2, for each x. The noise adds as much as without a subset: the
+coordinates that are kept are clipped to about sqrt(k / d) times the norm of an update, so that k / d of the
+variance in a coordinate gives the same privacy, on k coordinates instead of d. Scaling by d / k undoes both.
 
 **After the rotation only.** There all coordinates of an update have nearly the same energy, so that what is
 kept has a norm of nearly sqrt(k / d) times the update's. That norm varies by a share of 1 / sqrt(2 k), and
-noise is for the largest norm that may be sent, so that a clip just below the usual norm wastes least: it is
-two standard deviations below (:func:`~fl_privquant.encoding.kept_norm`). An update at the norm bound becomes
-shorter by a share of 1.4 / sqrt(k), and its direction stays; one that is as short by itself is hardly
+the noise is chosen for the largest norm that may be sent, so that a clip just below the usual norm is best:
+it is two standard deviations below (:func:`~fl_privquant.encoding.kept_norm`). An update at the norm bound
+becomes shorter by a share of 1.4 / sqrt(k), and its direction stays; a shorter update is hardly
 clipped. Plans count what is lost (:func:`~fl_privquant.design.spread.error_of_kept`).
 
 **Public.** The subset follows from the seed of the round's rotation, is the same for all clients and is
-chosen without looking at any update. It neither hides nor reveals anything; what counts for privacy is the
-number of coordinates that are encoded, and the norm that they are clipped to.
+chosen independently of all updates. It neither hides nor reveals anything; privacy depends on the number of
+coordinates that are encoded, and on the norm that they are clipped to.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ FALSE_ALARM_ODDS: Final = 1e-9
 
 @dataclass(frozen=True)
 class SumCheck:
-    """Tests sums of the codes of ``num_clients`` clients against what honest ones hardly ever exceed."""
+    """Tests sums of the codes of ``num_clients`` clients against limits for honest ones."""
 
     mechanism: Mechanism
     num_clients: int
@@ -42,7 +42,7 @@ class SumCheck:
                 raise SecureAggregationError(
                     f"the sum of {self.num_clients} clients is not one of honest codes: {name} is "
                     f"{value:.6g} {unit}, above {bound:.6g}, which honest clients exceed {rounds}; some "
-                    f"client put in more than its codes, so the sum is not applied"
+                    f"client did not send honest codes, so the sum is not applied"
                 )
 
 

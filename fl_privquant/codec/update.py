@@ -1,17 +1,17 @@
 """The codec of whole updates: named arrays to one payload, and payloads or their sums back to arrays.
 
-In order on the client, and reversed on the server: flatten (each array on its scale, if it has one), clip the
+The steps on the client, which the server reverses: flatten (each array on its scale, if it has one), clip the
 L2 norm (optional), rotate (optional), keep some coordinates and clip their norm (optional), clip each
 coordinate, encode, and pack (:mod:`fl_privquant.packing.wire_format`) or mask (:mod:`fl_privquant.secagg`).
 
-**Lossless.** Mechanism ``none`` changes nothing, but a difference does: in floating point ``(new - old)
-+ old`` is not ``new``. So where nothing would be lost (``none``, no L2 clip, no rotation) the payload
-carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.carries_difference` is
+**Lossless.** Mechanism ``none`` changes nothing, but taking a difference does: in floating point ``(new -
+old) + old`` is not ``new``. So where nothing else would be lost (``none``, no L2 clip, no rotation) the
+payload carries the trained arrays themselves, each in its own type: :attr:`UpdateCodec.carries_difference` is
 False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
 
 **The vote.** With ``clip_quantile`` q one more coordinate follows those of the update: +clip if the clip
 holds at least a share q of them, else -clip. It is one more release of the same certified loss, and decodes
-without bias to the share of clients for which the clip is wide enough: what a server needs to move the clip.
+without bias to the share of clients for which the clip is wide enough, by which the server adapts the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
 client's value, clipped to a range and scaled to [-clip, clip].
@@ -33,7 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from fl_privquant.array_types import Array, ArrayLike, Ints
-from fl_privquant.codec.array_layout import ArrayPayload, Arrays, Layout
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
@@ -42,7 +42,6 @@ from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_ring import SumRing
-from fl_privquant.packing.pack import HEADER_BYTES
 from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
 from fl_privquant.sampling.stream import Randomness
@@ -55,9 +54,9 @@ _FAR_OUTSIDE: Final = 16.0
 
 @dataclass(frozen=True, eq=False)
 class EncodedUpdate:
-    """An update after the mechanism: private, and neither packed nor masked yet.
+    """An update after the mechanism: private, and not yet packed or masked.
 
-    ``drawn`` is what the mechanism drew, or the trained arrays themselves where nothing is encoded.
+    ``drawn`` is the output of the mechanism, or the trained arrays themselves where nothing is encoded.
     """
 
     codec: UpdateCodec
@@ -67,7 +66,7 @@ class EncodedUpdate:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
         if isinstance(self.drawn, np.ndarray):
             return self.codec.wire.pack(self.drawn)
-        return self.codec.arrays.pack(self.drawn)
+        return self.codec.layout.pack(self.drawn)
 
     def codes(self) -> Ints:
         """The integers that can be added up over clients, as secure aggregation needs."""
@@ -95,7 +94,7 @@ class UpdateCodec:
     rotation_seed: int = 0
     """Public seed of this round's rotation, if there is one, and of which coordinates are kept."""
     clip_quantile: float | None = None
-    """The share of coordinates that clients vote on: whether the clip holds as many. None: no vote."""
+    """The share of coordinates that should lie within the clip, on which clients vote. None: no vote."""
     private_metrics: tuple[MetricRange, ...] = ()
     """Metrics that follow the update, each with the range that it is clipped to."""
 
@@ -106,14 +105,14 @@ class UpdateCodec:
         for scale in set(self.layout.scales):
             check_clips(self.clip * scale, None, self.layout.dimension, self.layout.dtype)
         checked_metrics(self.private_metrics)
-        # Bound to the layout: mechanisms for whole updates are made for one number of coordinates.
+        # Mechanisms for whole updates are made for one number of coordinates, that of the layout.
         bound = self.encoding.with_mechanism(self.mechanism.for_dimension(self.dimension))
         object.__setattr__(self, "encoding", bound)
         if self.num_extra and self.mechanism.encodes_whole_updates:
             asked = "clip_quantile" if self.votes else "private_metrics"
             raise InvalidSpecError(
-                f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that one "
-                f"coordinate of it is all noise; use a mechanism for single coordinates, or do without"
+                f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that a single "
+                f"coordinate is mostly noise; use a mechanism for single coordinates, or leave it out"
             )
         whole = self.mechanism.encodes_whole_updates
         if self.encoding.keep is not None and whole and self.mechanism.norm != "l2":
@@ -121,7 +120,7 @@ class UpdateCodec:
                 f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates of bounded "
                 f"coordinates; leave it out, or use a mechanism for single coordinates or for L2 norms"
             )
-        # Now, and not with the first update: what cannot be written is refused.
+        # Made now, so that what cannot be written is refused here, and not with the first update.
         _ = self.wire
 
     @property
@@ -132,7 +131,7 @@ class UpdateCodec:
     @property
     def clip(self) -> float:
         """Coordinates are clipped to [-clip, clip], or whole updates to that norm."""
-        # Where a mechanism for L2 norms encodes a part of an update, it need not allow for the norm of all.
+        # A mechanism for L2 norms that encodes a part of an update need not allow for the norm of all of it.
         clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
         whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
         return clip if bound is None or not whole else min(clip, bound)
@@ -141,11 +140,6 @@ class UpdateCodec:
     def wire(self) -> WireFormat:
         """How the mechanism's outputs are written."""
         return self.mechanism.wire_format(self.dimension, self.clip, self.layout.dtype)
-
-    @cached_property
-    def arrays(self) -> ArrayPayload:
-        """How trained arrays are written, where no difference is carried."""
-        return ArrayPayload(self.layout)
 
     @property
     def dimension(self) -> int:
@@ -169,7 +163,7 @@ class UpdateCodec:
 
     @property
     def l2_bound(self) -> float | None:
-        """Largest L2 norm of the coordinates that are encoded, with metrics and vote; None for any."""
+        """Largest L2 norm of the coordinates that are encoded, with metrics and vote; None if unbounded."""
         bound = self.encoding.l2_bound(self.layout.dimension)
         if bound is None or not self.num_extra:
             return bound
@@ -178,20 +172,14 @@ class UpdateCodec:
     @cached_property
     def carries_difference(self) -> bool:
         """Whether payloads hold the difference to the model, or the trained arrays themselves."""
-        # Not by its name, which is the sender's word: a forged one would send the update in the clear.
+        # Not by its name, which the sender chose: a forged name would make clients send plain updates.
         plain = self.encoding.l2_clip is None and not self.encoding.rotate and not self.private_metrics
         return not (self.mechanism.lossless and plain)
 
     @cached_property
     def num_bytes(self) -> int:
         """Size of every payload: it depends on the layout and the mechanism, never on the data."""
-        return self.wire.num_bytes if self.carries_difference else self.arrays.num_bytes
-
-    @cached_property
-    def bits_per_coordinate(self) -> float:
-        """Bits of the payload for each coordinate of the model, without the header of 16 bytes."""
-        coordinates = self.layout.dimension + self.num_extra
-        return 8.0 * (self.num_bytes - HEADER_BYTES) / coordinates if coordinates else 0.0
+        return self.wire.num_bytes if self.carries_difference else self.layout.payload_bytes
 
     def encode(
         self,
@@ -206,7 +194,7 @@ class UpdateCodec:
         number, counts as the middle of its range.
         """
         if not self.carries_difference:
-            return self.arrays.pack(self._checked_arrays(update))
+            return self.layout.pack(self._checked_arrays(update))
         return self._encoded(self.layout.flatten(update), rng, threads, metrics).packed()
 
     def encoded_difference(
@@ -229,21 +217,21 @@ class UpdateCodec:
         return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
 
     def prepared(self, update: Arrays) -> Array:
-        """What the mechanism is given of an update, without metrics and vote; it is the data, not private."""
+        """The input of the mechanism for an update, without metrics and vote. It is data, and not private."""
         return np.asarray(self._prepared(self.layout.flatten(update)))
 
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
-        """The share of coordinates that the coordinate clip cuts. It depends on the data: not private."""
+        """The share of coordinates that the coordinate clip changes. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
 
     def decode(self, payload: bytes) -> dict[str, Array]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
         if not self.carries_difference:
-            return self.arrays.unpack(payload)
+            return self.layout.unpack(payload)
         return self._restore(self.wire.estimate(payload))
 
     def clip_vote(self, payload: bytes) -> float:
-        """The vote in a payload, 1 for a clip that is wide enough and 0 for another, on average."""
+        """The vote in a payload: on average 1 if the clip is wide enough for the client, and else 0."""
         self._check_votes()
         return 0.5 + 0.5 * float(self.wire.estimate(payload)[-1]) / self.clip
 
@@ -282,14 +270,14 @@ class UpdateCodec:
             raise InvalidSpecError("clip_quantile: None, so that clients did not vote on the clip")
 
     def apply(self, payload: bytes, old: Arrays) -> dict[str, Array]:
-        """The estimated new arrays: what ``old`` became, in their own types."""
+        """The estimated new arrays, ``old`` plus the update, in their own types."""
         decoded = self.decode(payload)
         if not self.carries_difference:
             return decoded
         return self._added(decoded, old)
 
     def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], Array]]:
-        """The arrays of :meth:`apply`, each computed when it is read, and anew each time.
+        """The arrays of :meth:`apply`, each computed whenever it is read.
 
         The payload is checked now. Until it is read it takes less memory than its arrays.
         """
@@ -342,7 +330,7 @@ class UpdateCodec:
         sums = np.asarray(total)
         if sums.shape != (self.dimension,):
             raise InvalidUpdateError(f"sum of codes: shape {sums.shape}, expected ({self.dimension},)")
-        # Not by a name: what is float64 is let go before it is rotated.
+        # Without a local name, so that the float64 array is freed before the vector is rotated.
         return self._restore(
             self.mechanism.decode_sum(sums, num_clients, self.clip).astype(self.layout.dtype, copy=False)
         )
@@ -367,11 +355,11 @@ class UpdateCodec:
         if l2_clip is None and self._rotation is None:
             return vector
         prepared = np.asarray(vector)
-        # Mechanisms refuse what is not finite; but before they see it, one NaN would be spread over all.
+        # Mechanisms refuse what is not finite, but the rotation would spread one NaN over all coordinates.
         check_finite_inputs(prepared)
         if l2_clip is not None:
-            # Where coordinates are kept, the norm of these is what counts, and all that is done before is to
-            # make sure that no sum in the rotation overflows.
+            # Where only some coordinates are kept, their norm is clipped after the rotation; before it, a far
+            # larger clip keeps sums in the rotation from overflowing.
             clip_l2(prepared, l2_clip if self._subset is None else _FAR_OUTSIDE * l2_clip)
         if self._rotation is not None:
             self._rotation.forward(prepared)

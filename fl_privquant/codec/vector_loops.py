@@ -1,27 +1,21 @@
-"""Compiled loops over whole updates, of :mod:`fl_privquant.codec.rotate` and ``clip``.
+"""Compiled loops over whole updates, for :mod:`fl_privquant.codec.rotate`, ``clip`` and ``subset``.
 
-Kept apart so that numba is imported with the first update, not with the package.
+They have their own module so that numba is imported with the first update, not with the package.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_privquant.array_types import Words
+from fl_privquant.array_types import Array, Ints, Words
 from fl_privquant.compiled import compiled
 
-Floats = NDArray[Any]
-Integers = NDArray[np.int64]
-
-# Columns that are transformed together, at the most: some lines of a core's cache.
+# The most columns that are transformed together: they fit some lines of a core's cache.
 _LANES = 64
 
 
 @compiled
-def sum_of_squares(x: Floats, unit: float) -> float:
+def sum_of_squares(x: Array, unit: float) -> float:
     """The sum of the squares of ``unit * x``, in double precision whatever the precision of ``x``."""
     total = 0.0
     for value in x:
@@ -31,14 +25,14 @@ def sum_of_squares(x: Floats, unit: float) -> float:
 
 
 @compiled
-def scale_in_place(x: Floats, unit: float, factor: float) -> None:
-    """Multiply every coordinate by a power of two and by a factor, whose product may be no float."""
+def scale_in_place(x: Array, unit: float, factor: float) -> None:
+    """Multiply every coordinate by a power of two and by a factor, the product of which may overflow."""
     for i in range(x.size):
         x[i] = (np.float64(x[i]) * unit) * factor
 
 
 @compiled
-def flip_signs(bits: NDArray[Any], words: Words) -> None:
+def flip_signs(bits: Array, words: Words) -> None:
     """Flip the top bit of integer i where bit i % 64 of word i // 64 is set: the sign, if it is a float's."""
     top = bits.itemsize * 8 - 1
     for k in range(words.size):
@@ -49,7 +43,7 @@ def flip_signs(bits: NDArray[Any], words: Words) -> None:
 
 
 @compiled
-def _pairs(x: Floats, out: Floats) -> None:
+def _pairs(x: Array, out: Array) -> None:
     """Sums of neighbours into the first half of ``out``, differences into the second: one stage."""
     half = x.size // 2
     for j in range(half):
@@ -59,7 +53,7 @@ def _pairs(x: Floats, out: Floats) -> None:
 
 
 @compiled
-def _fours(x: Floats, out: Floats) -> None:
+def _fours(x: Array, out: Array) -> None:
     """Two stages of :func:`_pairs` in one, which halves the traffic to memory."""
     quarter = x.size // 4
     for j in range(quarter):
@@ -73,7 +67,7 @@ def _fours(x: Floats, out: Floats) -> None:
 
 
 @compiled
-def hadamard_blocks(x: Floats, size: int, scale: float) -> None:
+def hadamard_blocks(x: Array, size: int, scale: float) -> None:
     """The Walsh-Hadamard transform of each block of ``size`` neighbours, times ``scale``, in place.
 
     ``size`` is a power of two that divides the size of ``x``. Every stage moves what it mixes from the last
@@ -100,13 +94,13 @@ def hadamard_blocks(x: Floats, size: int, scale: float) -> None:
 
 
 @compiled
-def _hadamard_rows(x: Floats, rows: int, lanes: int) -> None:
+def _hadamard_rows(x: Array, rows: int, lanes: int) -> None:
     """The transform of every column of a matrix of ``rows`` rows with ``lanes`` columns, in place."""
     half = 1
     while 2 * half < rows:
         width = half * lanes
         for i in range(0, rows * lanes, 4 * width):
-            # As slices, so that the compiler sees that indices are not negative, and takes several at once.
+            # With slices the compiler knows that indices are not negative, and uses vector instructions.
             a, b = x[i : i + width], x[i + width : i + 2 * width]
             c, d = x[i + 2 * width : i + 3 * width], x[i + 3 * width : i + 4 * width]
             for j in range(width):
@@ -124,13 +118,13 @@ def _hadamard_rows(x: Floats, rows: int, lanes: int) -> None:
 
 
 @compiled
-def _copy(source: Floats, target: Floats) -> None:
+def _copy(source: Array, target: Array) -> None:
     for j in range(source.size):
         target[j] = source[j]
 
 
 @compiled
-def _copy_scaled(source: Floats, target: Floats, scale: float) -> None:
+def _copy_scaled(source: Array, target: Array, scale: float) -> None:
     for j in range(source.size):
         target[j] = source[j] * scale
 
@@ -143,7 +137,7 @@ def _turned(first: int, count: int, shift: int, length: int) -> tuple[int, int]:
 
 
 @compiled
-def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float) -> None:
+def hadamard_columns(x: Array, starts: Ints, shifts: Ints, scale: float) -> None:
     """The Walsh-Hadamard transform of each column of rows of nearly equal length, times ``scale``, in place.
 
     Row i is ``x[starts[i] : starts[i + 1]]`` turned to the left by ``shifts[i]`` positions. The number of
@@ -175,7 +169,7 @@ def hadamard_columns(x: Floats, starts: Integers, shifts: Integers, scale: float
 
 
 @compiled
-def draw_places(words: NDArray[np.uint64], dimension: int) -> NDArray[np.int64]:
+def draw_places(words: Words, dimension: int) -> Ints:
     """(k,) different numbers below ``dimension``, one for each of k words: the first steps of a shuffle."""
     numbers = np.arange(dimension)
     for i in range(words.size):

@@ -1,1 +1,1 @@
-"""Linear programs that design mechanisms."""
+"""The design of mechanisms: linear programs, searches for output values, and clips."""

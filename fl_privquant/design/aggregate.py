@@ -1,4 +1,4 @@
-"""Tables for the secure sum: as much as possible of the error that is allowed is noise that hides clients.
+"""Tables for the secure sum, in which as much as possible of the allowed error is noise that hides clients.
 
 Under secure aggregation what protects a client is the noise of the other clients, above all of their
 blankets, which do not depend on their data (:mod:`fl_privquant.loss.secure_sum`). With low_i the least weight
@@ -16,11 +16,12 @@ exceeds s, the variance of a central Gaussian with the same error.
 **Why two rows.** Take any symmetric law with more knots. Replacing it by the line between its rows at -1 and
 1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
 could save is a part of the error in the middle of [-1, 1], which is small where s is large, as it is wherever
-a whole run is private; and laws of two rows have a certificate without a blanket
-(:mod:`fl_privquant.loss.two_row_sums`), by which these tables are compared and counted.
+a whole run is private. And laws of two rows have a certificate that does not need a blanket
+(:mod:`fl_privquant.loss.two_row_sums`), by which these tables are compared and accounted for.
 
-**Floors.** The program alone would leave outputs to the signal that no blanket covers, and then the sum of
-codes modulo some number tells the signal. A floor under all outputs, of some thousandths, mixes the residues.
+**Floors.** Without floors the program would use some outputs for the signal only, not covered by any blanket,
+and then the sum of codes modulo some number reveals the signal. A least probability of some thousandths for
+every output prevents this.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_privquant.array_types import Floats
+from fl_privquant.design.bits import out_of_reach
 from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
@@ -40,16 +42,16 @@ from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
-# More levels than this have brought nothing in any case that was tried.
+# More levels than this have not helped in any case that was tried.
 _MOST_LEVELS = 6
 # Room for the rounding of rows to integers.
 _EPSILON_ROOM = 1e-6
 _DUST = 1e-7
-# The mean squared error is found to this share, on the private side.
+# Relative accuracy of the mean squared error, which is rounded to the more private side.
 _ERROR_TOLERANCE = 1e-4
-# Errors that are tried for a target, each that many times the one before; and where to give up.
+# The factor between the errors that are tried for a target, and the largest one.
 _STEP, _MOST_ERROR = 1.4, 1e3
-# How far off the error is that a separation promises.
+# How far off the error may be that is guessed from a separation.
 _GUESS = 0.01
 
 
@@ -73,7 +75,7 @@ def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
     low_costs = -np.bincount(low_of, values**2).astype(np.float64)
     low = program.variables("low", low_costs, lower=floor)
     excess = program.variables("excess", np.zeros(levels))
-    # The row is the floor and what exceeds it, so that it is nowhere below its floor or its mirror's.
+    # The row is the floor plus a nonnegative excess, so that it is never below its floor or its mirror's.
     entries = [(low[low_of[i]], excess[i]) for i in range(levels)]
 
     def total(weights: Floats) -> list[tuple[int, float]]:
@@ -177,15 +179,15 @@ def least_error_table(
             if best is None:
                 high = error * min(max((separated / separation) ** 2, 1.0) * (1.0 + _GUESS), _STEP)
     if best is None:
-        raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
+        raise InfeasibleDesignError(out_of_reach(f"law of {levels} levels or fewer", separation, num_honest))
     return best
 
 
 def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
-    """A shape that hides a client as well as asked at some error, and about that error."""
-    # Nothing needs less error than a central Gaussian, and nothing unbiased errs less than a coin.
+    """A shape that hides a client well enough at some error, and about that error."""
+    # No mechanism needs less error than a central Gaussian, and no unbiased one less than a coin has.
     ideal = 1.0 / (num_honest * separation**2)
     error = max(1.05 * ideal, 1.1 - input_variance)
     while error < _MOST_ERROR * max(ideal, 1.0):
@@ -197,15 +199,7 @@ def _start(
         if needed <= _STEP * error:
             return shape, needed
         error *= _STEP
-    raise InfeasibleDesignError(_out_of_reach(levels, separation, num_honest))
-
-
-def _out_of_reach(levels: int, separation: float, num_honest: int) -> str:
-    return (
-        f"separation {separation:.3g}: no law with up to {levels} levels hides one of {num_honest} clients "
-        "that well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
-        "rounds"
-    )
+    raise InfeasibleDesignError(out_of_reach(f"law of {levels} levels or fewer", separation, num_honest))
 
 
 def _separation(table: CertifiedTable, num_honest: int, rate: float, probed: bool) -> float:

@@ -9,9 +9,9 @@ As published, it is solved by a trust-region interior-point method from evenly s
 constant rows. The unbiasedness rows are bilinear, so what is found is a *local* minimum; from this start
 it is the same one every time.
 
-Grid, start and constraints mirror around 0, and so do the iterates: only the upper half of the unknowns
-is kept. An unknown that stands for two is scaled by the root of 2 and inequalities are kept for both, so
-that lengths, slacks and barriers, and with them the path, are those of the whole program.
+Grid, start and constraints are symmetric around 0, and so are the iterates: only the upper half of the
+unknowns is kept. An unknown that stands for two is scaled by the root of 2 and inequalities are kept for
+both, so that lengths, slacks and barriers, and with them the path, are those of the whole program.
 
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022,
 the design problem and its trust-region solver.
@@ -50,7 +50,7 @@ def design_alphabet(epsilon: float, levels: int, grid: Floats, metric: str = "no
     half = _Half(_SCALE * grid[grid.size // 2 :], levels)
     error, gradient, curvature = _error(half)
     with warnings.catch_warnings():
-        # Kept twice, inequalities make its Jacobian singular; it says so and goes on with an SVD.
+        # As inequalities are kept twice, the Jacobian is singular; the solver warns, and goes on with an SVD.
         warnings.simplefilter("ignore", UserWarning)
         optimum = scipy.optimize.minimize(
             error,

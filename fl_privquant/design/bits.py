@@ -1,14 +1,14 @@
-"""Sums of bits for the secure sum that lean as far as a target allows.
+"""Sums of bits for the secure sum, with the largest theta that a privacy target allows.
 
 A code is the sum of ``trials`` bits, each 1 with probability 1/2 -+ theta. In the Poisson binomial mechanism
-each bit is from the upper row by a coin of its own: its squared error is (1 / (4 theta^2) - x^2) / trials.
+the row of each bit is chosen independently: its squared error is (1 / (4 theta^2) - x^2) / trials.
 Where instead the *number* of bits from the upper row is fixed, rounded at random (stratified bits), it is
 
     (1 / (4 theta^2) - 1) / trials + 4 f (1 - f) / trials^2,
 
 f being the part that is rounded: never more, and nearly the same at all inputs. The certificate of both is
-the same (:mod:`fl_privquant.loss.two_row_sums`). So the sum of all clients is close to normal noise of one
-size, which tables with as many levels are not.
+the same (:mod:`fl_privquant.loss.two_row_sums`). So the sum of all clients is close to normal noise of the
+same variance at all inputs, which that of tables with as many levels is not.
 
 No table of two rows with certified separation a for n clients is better than 1 / (n a^2) + 1 - E x^2: with
 all others at one end the Fisher information of the sum about an input is at most a^2, so that by Cramér and
@@ -32,7 +32,7 @@ _MOST_STEPS = 60
 _SHRINK = 0.8
 # Below this, rows of 32-bit weights hardly differ.
 _LEAST_THETA = 1e-8
-# Error over that of a central Gaussian from which on fewer bits are tried as well.
+# If the error is at least this times that of a central Gaussian, fewer bits are tried as well.
 _LAX = 1.1
 # Bits of all clients up to which a certificate takes some seconds.
 _MOST_DRAWS = 1_000_000
@@ -74,7 +74,7 @@ def numbers_of_trials(most: int, num_honest: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SumOfBitsDesign:
-    """Bits of a code, the weight of the rare bit, of 2^32, and the mean squared error in units of clip^2."""
+    """Number of bits, the weight of the rare bit, of 2^32, and the mean squared error in units of clip^2."""
 
     trials: int
     rare: int
@@ -103,22 +103,10 @@ def least_error_bits(
         if best is not None and design.error >= best.error:
             break
         best = design
-        # Fewer bits are better only where one coordinate by itself reveals much.
+        # Fewer bits are better only where a single coordinate reveals much.
         if best.error <= _LAX / (num_honest * separation**2):
             break
     return best
-
-
-def bits_for_error(trials: int, mean_squared_error: float, rounding: float) -> int:
-    """The weight of the rare bit, of 2^32, with which stratified bits have that error, or a little more."""
-    excess = trials * mean_squared_error - 4.0 * rounding / trials
-    theta = 0.5 / math.sqrt(1.0 + excess) if excess > 0.0 else 0.5
-    rare = math.ceil((0.5 - theta) * TOTAL_WEIGHT)
-    if not 1 <= rare < _HALF:
-        raise InfeasibleDesignError(
-            f"mse {mean_squared_error:g}: no sum of {trials} bits has that error; use 1 or more, up to 1e18"
-        )
-    return rare
 
 
 def bits_for_separation(
@@ -135,7 +123,7 @@ def bits_for_separation(
     Raises InfeasibleDesignError where there is none. With ``rough`` it is only probed, not certified: for
     comparing designs.
     """
-    # What normal noise of the same variance would need.
+    # The theta that normal noise of the same variance would need.
     theta = 0.5 / math.sqrt(1.0 + trials / (num_honest * separation**2))
     for probed in (True,) if rough else (True, False):
 
@@ -145,16 +133,20 @@ def bits_for_separation(
 
         theta = _largest(excess, theta)
         if theta == 0.0:
-            raise InfeasibleDesignError(
-                f"separation {separation:.3g}: no sum of {trials} bits hides one of {num_honest} clients so "
-                "well; raise the target's epsilon or delta, or the number of clients, or lower the number of "
-                "rounds"
-            )
+            raise InfeasibleDesignError(out_of_reach(f"sum of {trials} bits", separation, num_honest))
     return _rare(theta)
 
 
+def out_of_reach(design: str, separation: float, num_honest: int) -> str:
+    """The error text for a privacy target that no design of a kind meets."""
+    return (
+        f"separation {separation:.3g}: no {design} hides one of {num_honest} clients that well; raise the "
+        "target's epsilon or delta, or the number of clients, or lower the number of rounds"
+    )
+
+
 def _rare(theta: float) -> int:
-    """The weight of the rare bit, of 2^32, of a bit that leans by theta or a little less."""
+    """The weight of the rare bit, of 2^32, for theta or a little less."""
     return min(max(math.ceil((0.5 - theta) * TOTAL_WEIGHT), 1), _HALF - 1)
 
 

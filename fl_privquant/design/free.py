@@ -55,7 +55,7 @@ def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: F
     """Raise InfeasibleDesignError unless the outermost values reach far enough; a metric is for its knots."""
     least, under, advice = least_outer_value(epsilon), "", ""
     if metric != "none" and knots is not None:
-        # Slack as the solver has it: the search starts at the very bound.
+        # With the tolerance of the solver, because the search starts at the bound itself.
         least = least_metric_value(metric, epsilon, knots) * (1.0 - 1e-12)
         under = f" under metric {metric!r} on {knots.size} knots"
         advice = "" if metric == "l1" else ", or lower num_knots"
@@ -67,7 +67,7 @@ def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: F
 
 
 def is_symmetric(values: Floats, density: Density) -> bool:
-    """Whether values and density mirror around 0, so that the law may be taken to do so too."""
+    """Whether values and density are symmetric around 0, so that a symmetric law is optimal."""
     scale = float(np.abs(values).max())
     return density.symmetric and bool(np.allclose(values, -values[::-1], rtol=0.0, atol=1e-12 * scale))
 
@@ -99,24 +99,11 @@ def design_free(
     method: Method = "simplex",
     metric: str = "none",
 ) -> FreeOptimum:
-    """The best unbiased epsilon-DP law with these output values and knots.
+    """The best unbiased law with these (m,) increasing output values, at ``epsilon`` in the local view.
 
-    Parameters
-    ----------
-    values
-        (m,) output values, increasing.
-    epsilon
-        Privacy loss of one release, local view.
-    density
-        How inputs are distributed.
-    power
-        1 minimises the mean absolute error, 2 the mean squared error.
-    knots
-        Increasing, from -1 to 1; symmetric around 0 if values and density are.
-    method
-        "simplex" or "ipm" (HiGHS; interior point is faster from some 32 levels on), or "cbc".
-    metric
-        "none", "l1" or "l2-grid": what the loss of two inputs may grow with.
+    For inputs of that density, ``power`` 1 minimises the mean absolute error, 2 the mean squared error. Knots
+    increase from -1 to 1, symmetric around 0 if values and density are. Of the methods, "ipm" is faster from
+    some 32 levels on. The metric is one of :data:`~fl_privquant.design.metric.METRICS`.
     """
     require_reach(values, epsilon, metric, knots)
     symmetric = is_symmetric(values, density)
@@ -145,7 +132,7 @@ class _Unknowns(NamedTuple):
 def _program(
     values: Floats, epsilon: float, knots: Floats, costs: Floats, symmetric: bool, metric: str
 ) -> tuple[LinearProgram, _Unknowns]:
-    # Row k is floor + excess: with the excess >= 0 as a variable bound, one constraint an entry is left.
+    # Row k is floor + excess. With the excess bounded by 0, each entry needs one further constraint only.
     levels, count = values.size, knots.size
     floor_of, excess_of = _numbering(knots, levels, symmetric)
     program = LinearProgram()
@@ -173,7 +160,7 @@ def _program(
 
 
 def _mean_prices(solution: Solution, mean_rows: dict[int, str], count: int, symmetric: bool) -> Floats:
-    """(K,) what a unit of the mean at each knot costs; 0 where no row fixes it."""
+    """(K,) the dual price of the mean at each knot; 0 where no constraint fixes the mean."""
     prices = np.zeros(count)
     for k, name in mean_rows.items():
         prices[k] = solution.duals[name] / (2.0 if symmetric else 1.0)
@@ -190,7 +177,7 @@ def _bound_ratios(
     floor_of: NDArray[np.intp],
     excess_of: NDArray[np.intp],
 ) -> None:
-    """Bound the rows of knots by each other; no floor is common to all of them, so excesses are rows."""
+    """Bound the rows of knots by each other. They have no common floor, so that excesses are the rows."""
     for floor in set(floor_of.tolist()):
         program.bound(floor, 0.0, 0.0)
     seen: set[tuple[int, int]] = set()

@@ -9,8 +9,8 @@ Every solution of such a program is epsilon-DP, whatever the bounds. Three thing
   are the case S_least = 0. What they lose is of second order in the width of the box [o, u].
 * The grid is successive: a box around the best selection so far, shrinking, with an exact audit at each
   step. A grid over all bounds would be exponential in the number of levels.
-* All pairs of places count, not only the same one twice, and the maximum set of an outer bin has the
-  left limits at bins too (corrections to the printed theorem): a ceiling and a floor for each output,
+* All pairs of inputs are compared, not only those in the same place, and left limits at bins count for outer
+  bins too (corrections to the printed theorem). There is a ceiling and a floor for each output, which takes
   O(m^2) rows instead of O(m^3).
 
 Symbols of the paper: q_j(i) selection probabilities, o_j(i) ``lower``, u_j(i) ``upper``.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.linear_program import LinearProgram, Method
-from fl_privquant.design.selection import Interval, interval_mass, intervals, selection_law
+from fl_privquant.design.linear_program import LinearProgram
+from fl_privquant.design.selection import interval_mass, intervals, selection_law
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
@@ -42,13 +42,13 @@ Terms = dict[int, float]
 _LEAST_PROBABILITY = 1e-6
 _GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
 _RESTS = (0.1, 0.01, 0.001)
-# Above this many levels the last digits take most of the time, and starts lead to the same place.
+# With more levels the last digits take most of the time, and all starts lead to the same optimum.
 _FEW_LEVELS = 5
 
 
 @dataclass(frozen=True)
 class _Effort:
-    """How far to go: relative width of the first and the last box, least relative gain of a step, starts."""
+    """The effort: relative widths of the first and the last box, least relative gain of a step, starts."""
 
     widest: float
     narrowest: float
@@ -62,24 +62,16 @@ _FULL_MANY = _Effort(0.25, 2e-3, 1e-4)
 _QUICK_MANY = _Effort(0.25, 5e-2, 2e-3)
 
 
-@dataclass
 class _Family:
     """The unknown selection probabilities of one set of bins, numbered, mirror images sharing one."""
 
-    values: Floats
-    density: Density
-    pieces: list[Interval] = field(init=False)
-    symmetric: bool = field(init=False)
-    left: list[NDArray[np.intp]] = field(init=False)
-    right: list[NDArray[np.intp]] = field(init=False)
-    groups: list[NDArray[np.intp]] = field(init=False)
-    _error_costs: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        self.pieces = intervals(self.values)
-        self.symmetric = is_symmetric(self.values, self.density)
-        count, levels = len(self.pieces), self.values.size
-        self.left, self.right, self.groups = [], [], []
+    def __init__(self, values: Floats, density: Density, power: int) -> None:
+        self.values, self.density, self.power = values, density, power
+        self.pieces = intervals(values)
+        self.symmetric = is_symmetric(values, density)
+        self.left: list[NDArray[np.intp]] = []
+        self.right: list[NDArray[np.intp]] = []
+        self.groups: list[NDArray[np.intp]] = []
         used = 0
         for piece in self.pieces:
             self.left.append(np.arange(used, used + piece.split))
@@ -87,11 +79,11 @@ class _Family:
             used += piece.split
         for k, piece in enumerate(self.pieces):
             if self.symmetric:
-                self.right.append(self.left[count - 1 - k][::-1])
+                self.right.append(self.left[len(self.pieces) - 1 - k][::-1])
                 continue
-            self.right.append(np.arange(used, used + levels - piece.split))
+            self.right.append(np.arange(used, used + values.size - piece.split))
             self.groups.append(self.right[-1])
-            used += levels - piece.split
+            used += values.size - piece.split
         self.size = used
 
     def law(self, q: Floats) -> Law:
@@ -133,26 +125,25 @@ class _Family:
             np.add.at(costs, self.right[k], 0.5 * mass * (self.values[split:] - self.values[split]))
         return costs
 
-    def error_costs(self, power: int) -> tuple[Floats, Floats]:
+    @cached_property
+    def error_costs(self) -> tuple[Floats, Floats]:
         """The coefficient in the error of each output probability at the ends of the pieces."""
-        if power not in self._error_costs:
-            starts = np.array([piece.start for piece in self.pieces])
-            ends = np.array([piece.end for piece in self.pieces])
-            self._error_costs[power] = error_costs(self.values, starts, ends, power, self.density)
-        return self._error_costs[power]
+        starts = np.array([piece.start for piece in self.pieces])
+        ends = np.array([piece.end for piece in self.pieces])
+        return error_costs(self.values, starts, ends, self.power, self.density)
 
-    def cost(self, q: Floats, power: int) -> float:
+    def cost(self, q: Floats) -> float:
         """The objective: the paper's bound on the absolute error, or the exact squared error."""
-        if power == 1:
+        if self.power == 1:
             return float(self.bound_costs @ q)
         law = self.law(q)
-        at_start, at_end = self.error_costs(power)
+        at_start, at_end = self.error_costs
         return float((at_start * law.start_rows).sum() + (at_end * law.end_rows).sum())
 
-    def error_slopes(self, q: Floats, power: int) -> Floats:
+    def error_slopes(self, q: Floats) -> Floats:
         """Slope of the exact error in the selection probabilities, at q."""
         costs = np.zeros(self.size)
-        at_start, at_end = self.error_costs(power)
+        at_start, at_end = self.error_costs
         for k, piece in enumerate(self.pieces):
             for x, cost in ((piece.start, at_start[k]), (piece.end, at_end[k])):
                 low, high = self.values[: piece.split, None], self.values[None, piece.split :]
@@ -164,12 +155,7 @@ class _Family:
 
 
 def design_independent(
-    values: Floats,
-    epsilon: float,
-    density: Density,
-    power: int,
-    start: Floats | None = None,
-    method: Method = "simplex",
+    values: Floats, epsilon: float, density: Density, power: int, start: Floats | None = None
 ) -> tuple[Law, Floats]:
     """The best law found with independent selections, and its selection probabilities.
 
@@ -179,19 +165,19 @@ def design_independent(
     error, linearised.
     """
     require_reach(values, epsilon)
-    family = _Family(values, density)
+    family = _Family(values, density, power)
     few = values.size <= _FEW_LEVELS
     full, quick = (_FULL, _QUICK) if few else (_FULL_MANY, _QUICK_MANY)
     effort = full if start is None else quick
     if start is not None and start.size == family.size:
         starts = [start]
     else:
-        starts = _starts(family, epsilon, power)[: full.num_starts]
+        starts = _starts(family, epsilon)[: full.num_starts]
     best: Floats | None = None
     best_cost = math.inf
     for candidate in starts:
-        descended = _descend(family, candidate, epsilon, power, effort, method)
-        cost = math.inf if descended is None else family.cost(descended, power)
+        descended = _descend(family, candidate, epsilon, effort)
+        cost = math.inf if descended is None else family.cost(descended)
         if descended is not None and cost < best_cost:
             best, best_cost = descended, cost
     if best is None:
@@ -202,7 +188,7 @@ def design_independent(
     return family.law(best), best
 
 
-def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
+def _starts(family: _Family, epsilon: float) -> list[Floats]:
     """Selections to begin from: feasible ones with the least error first, else the most private."""
     free_entries = sum(group.size - 1 for group in family.groups)
     if free_entries <= 3:
@@ -210,13 +196,13 @@ def _starts(family: _Family, epsilon: float, power: int) -> list[Floats]:
     else:
         candidates = [_by_rank(family, rate) for rate in np.linspace(0.02, 0.98, 49)]
         candidates += [_by_distance(family, rate) for rate in np.geomspace(0.01, 20.0, 24)]
-    # Next to the least epsilon that the outer bins allow, hardly anything but these bins can be selected.
+    # Near the least epsilon that the outer bins allow, these bins must be selected nearly always.
     candidates += [_outermost(family, rest / family.values.size) for rest in _RESTS]
     ranked = []
     for q in candidates:
         law = family.law(q)
         excess = max(law.epsilon - epsilon, 0.0)
-        error = law.error(power, family.density)
+        error = law.error(family.power, family.density)
         ranked.append((excess, error, q))
     ranked.sort(key=lambda entry: entry[:2])
     return [q for _, _, q in ranked]
@@ -270,22 +256,20 @@ def _fill(family: _Family, log_weight: Callable[[NDArray[np.intp], int], Floats]
     return family.normalise(q)
 
 
-def _descend(
-    family: _Family, q: Floats, epsilon: float, power: int, effort: _Effort, method: Method
-) -> Floats | None:
+def _descend(family: _Family, q: Floats, epsilon: float, effort: _Effort) -> Floats | None:
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
-    # Float rounding of an exact solution; the certificate of the integer table has no such slack.
+    # Allows for float rounding; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
     loss = family.law(q).epsilon
-    cost = family.cost(q, power)
+    cost = family.cost(q)
     width = effort.widest
     while width > effort.narrowest:
         lower, upper = _box(family, q, width)
         private = loss <= allowed
-        solved = _solve_box(family, q, lower, upper, epsilon, power, not private, method)
+        solved = _solve_box(family, q, lower, upper, epsilon, not private)
         moved = False
         if solved is not None:
-            solved_loss, solved_cost = family.law(solved).epsilon, family.cost(solved, power)
+            solved_loss, solved_cost = family.law(solved).epsilon, family.cost(solved)
             if solved_loss <= allowed:
                 moved = not private or solved_cost < cost * (1.0 - effort.least_gain)
             else:
@@ -307,18 +291,11 @@ def _box(family: _Family, q: Floats, width: float) -> tuple[Floats, Floats]:
 
 
 def _solve_box(
-    family: _Family,
-    q: Floats,
-    lower: Floats,
-    upper: Floats,
-    epsilon: float,
-    power: int,
-    elastic: bool,
-    method: Method,
+    family: _Family, q: Floats, lower: Floats, upper: Floats, epsilon: float, elastic: bool
 ) -> Floats | None:
     """Theorem "constraint1" in one box; elastic: the most private selection, if none is private enough."""
     program = LinearProgram()
-    costs = family.bound_costs if power == 1 else family.error_slopes(q, power)
+    costs = family.bound_costs if family.power == 1 else family.error_slopes(q)
     number = program.variables("q", costs * (1e-3 if elastic else 1.0))
     for i in number:
         program.bound(i, float(lower[i]), float(upper[i]))
@@ -339,7 +316,7 @@ def _solve_box(
             product = [(j, -lower[own] * share) for j, share in terms.items()]
             program.at_most([(floor[i], 1.0), (own, -least), *product], -lower[own] * least)
             if near == family.values[i]:
-                # At its own bin an output has probability q_i(i): no bound needed, the sum is 1.
+                # At its own bin an output has probability q_i(i) exactly, as the sum is 1.
                 own_at_bin[i < piece.split] = own
                 program.at_most([(own, 1.0), (ceiling[i], -1.0)], 0.0)
         for k, piece in enumerate(family.pieces):
@@ -353,7 +330,7 @@ def _solve_box(
                 product = [(j, upper[own] * share) for j, share in terms.items()]
                 program.at_most([(ceiling[i], -1.0), (own, least), *product], upper[own] * least)
     try:
-        solution = program.solve(method)
+        solution = program.solve()
     except PrivQuantError:
         return None  # a box without a solution, or without a verdict, is narrowed
     return family.normalise(solution.x[: family.size])

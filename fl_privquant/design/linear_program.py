@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_privquant.array_types import Floats
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 
 Method = Literal["simplex", "ipm", "cbc"]
 """What solves a program: HiGHS by simplex or interior points, or CBC."""
 
-# Tighter than the solvers' defaults (1e-7): what they leave over is moved inside epsilon by integer
-# rounding, and the less there is, the less the knots move.
+# Tighter than the solvers' defaults (1e-7): integer rounding moves violations inside epsilon, and the
+# smaller they are, the less the knots move.
 _TOLERANCE = 1e-9
 
 
@@ -23,13 +23,13 @@ _TOLERANCE = 1e-9
 class Solution:
     """An optimal point: ``x`` the variables, ``objective`` its cost, ``duals`` of the named rows."""
 
-    x: NDArray[np.float64]
+    x: Floats
     objective: float
     duals: dict[str, float]
 
 
 class LinearProgram:
-    """Minimise cost . x subject to linear rows, x >= 0 unless said.
+    """Minimise cost . x subject to linear constraints (rows), with x >= 0 by default.
 
     >>> program = LinearProgram()
     >>> first, second = program.variables("x", [1.0, 2.0])
@@ -39,7 +39,7 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        # PuLP takes a tenth of a second to import: programs that read their designs from disk do without it.
+        # Imported here: PuLP takes a tenth of a second, and designs on disk do not need it.
         import pulp
 
         self._pulp = pulp
@@ -51,7 +51,7 @@ class LinearProgram:
     def variables(
         self,
         prefix: str,
-        costs: Sequence[float] | NDArray[np.float64],
+        costs: Sequence[float] | Floats,
         lower: float = 0.0,
         upper: float | None = None,
     ) -> range:
@@ -79,18 +79,14 @@ class LinearProgram:
     def solve(self, method: Method = "simplex") -> Solution:
         """The optimum.
 
-        Raises
-        ------
-        InfeasibleDesignError
-            The rows contradict each other. PuLP would still hand out plausible numbers.
-        PrivQuantError
-            The solver stopped for any other reason.
+        Raises InfeasibleDesignError if the rows contradict each other, where PuLP would still return
+        plausible numbers, and PrivQuantError if the solver stopped for any other reason.
         """
         costs = zip(self._columns, self._costs, strict=True)
         self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))
         self._problem.solve(_solver(self._pulp, method))
         if method == "simplex" and self._problem.status == self._pulp.LpStatusNotSolved:
-            # Degenerate programs can end without a verdict at this tolerance; the other method gives one.
+            # Degenerate programs can end without a result at this tolerance; the other method then finds one.
             self._problem.solve(_solver(self._pulp, "ipm"))
         status = self._pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
@@ -105,7 +101,7 @@ class LinearProgram:
         return Solution(x, float(np.dot(x, self._costs)), duals)
 
     def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
-        # Mirror images share a variable, so that one may come twice; PuLP would keep only the last.
+        # Mirror images share a variable, which may thus occur twice; PuLP would keep only the last.
         merged: dict[int, float] = {}
         for i, coefficient in terms:
             merged[i] = merged.get(i, 0.0) + coefficient

@@ -1,4 +1,4 @@
-"""Metric privacy: a loss that grows with the distance of the inputs, as constraints on the rows at knots.
+"""Metric privacy: a loss bounded by the distance of the inputs, as constraints on the rows at knots.
 
 ``epsilon`` keeps its one meaning, the largest loss between any two inputs of [-1, 1]. A metric asks for
 more: inputs at distance d may lose no more than ``metric_epsilon`` * d, where ``metric_epsilon`` is
@@ -9,8 +9,8 @@ more: inputs at distance d may lose no more than ``metric_epsilon`` * d, where `
   p_{k+1} <= (1 + metric_epsilon h) p_k and the reverse. Between knots p is linear, so the slope of log p
   is at most metric_epsilon everywhere, and a path from x to x' gives the bound for every pair. The losses
   of the coordinates add up to metric_epsilon times the L1 distance of two updates.
-* ``l2-grid``: d = |x - x'|^2, *for inputs on the grid of knots only*: one constraint a pair of knots. For
-  all reals it could not hold: log p would have no slope at all, so p would be constant.
+* ``l2-grid``: d = |x - x'|^2, *for inputs on the grid of knots only*, with a constraint for each pair of
+  knots. It cannot hold for all reals: the slope of log p would be 0 everywhere, so that p would be constant.
 
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022,
 section on metric differential privacy. There inputs lie in [0, 1], so that its epsilon is ours, and its
@@ -26,7 +26,7 @@ import numpy as np
 from fl_privquant.array_types import Floats
 
 METRICS = ("none", "l1", "l2-grid")
-"""What ``metric=`` may be."""
+"""The possible values of ``metric``."""
 
 
 def diameter(metric: str) -> float:
@@ -62,7 +62,7 @@ def ratio_bounds(metric: str, epsilon: float, knots: Floats) -> list[tuple[int, 
 
 
 def least_metric_value(metric: str, epsilon: float, knots: Floats) -> float:
-    """How far out the outermost values must lie; enough for a law with two values.
+    """The least modulus of the outermost values, which is enough for a law with two values.
 
     B_m - M is not negative and has mean B_m - x, so that B_m - x obeys every bound on ratios itself; the
     strictest ones are those next to x = 1. With two values the law obeys them just when B_m - x does.

@@ -1,10 +1,10 @@
 """The paper's program for many levels: theorem "constraint2", with bounds for three probabilities only.
 
-Monotonicity rows leave one candidate each for the largest and the smallest output probability of
-all, so that only u_{s-1}(s-1), o_{t-1}(1) and o_t(1) have to be searched, whatever the number of levels.
+Constraints of monotonicity leave one candidate each for the largest and the smallest output probability, so
+that only u_{s-1}(s-1), o_{t-1}(1) and o_t(1) have to be searched, whatever the number of levels.
 
-The rows are strict. With k = m - 2 and r = m they force q_2(1) >= (B_m - B_{m-1}) / (B_m - B_{m-2}) while
-monotonicity forces q_2(1) <= 1/2: infeasible whenever the outer gap exceeds the next one, as in every
+These constraints are strict. With k = m - 2 and r = m they force q_2(1) >= (B_m - B_{m-1}) / (B_m - B_{m-2})
+while monotonicity forces q_2(1) <= 1/2: infeasible whenever the outer gap exceeds the next one, as in every
 bin set that the paper prints. On uniform bins it is feasible from an epsilon of about 2 on, and weak.
 
 Symbols of the paper: q_n(i) the probability of bin i among n, B_s and B_t the outermost bins inside
@@ -22,7 +22,7 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
-from fl_privquant.design.linear_program import LinearProgram, Method
+from fl_privquant.design.linear_program import LinearProgram
 from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
@@ -36,9 +36,7 @@ _COARSE = np.linspace(0.05, 1.0, 20)
 _REFINEMENTS = 4
 
 
-def design_monotone(
-    values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
-) -> Law:
+def design_monotone(values: Floats, epsilon: float, density: Density, power: int) -> Law:
     """The best law of theorem "constraint2" on symmetric bins; parameters as in ``free``."""
     require_reach(values, epsilon)
     if not is_symmetric(values, density):
@@ -54,14 +52,14 @@ def design_monotone(
     first, last = int(inside[0]), int(inside[-1])
     best: Law | None = None
     best_error = math.inf
-    # q_1(1) = 1 leaves nothing to search for u when only one bin lies outside.
+    # If only one bin lies outside on each side, u = q_1(1) = 1 need not be searched.
     uppers = np.ones(1) if first == 2 else np.linspace(0.2, 1.0, 5)
     axes = [uppers, _COARSE, _COARSE]
     step = float(_COARSE[1] - _COARSE[0])
     for _ in range(_REFINEMENTS):
         centre: tuple[float, ...] | None = None
         for bounds in itertools.product(*axes):
-            law = _solve(values, epsilon, density, first, last, bounds, method)
+            law = _solve(values, epsilon, density, first, last, bounds)
             if law is None or law.epsilon > epsilon * (1.0 + 1e-12):
                 continue
             error = law.error(power, density)
@@ -93,13 +91,7 @@ def _reason(values: Floats, epsilon: float, first: int, last: int) -> str:
 
 
 def _solve(
-    values: Floats,
-    epsilon: float,
-    density: Density,
-    first: int,
-    last: int,
-    bounds: tuple[float, ...],
-    method: Method,
+    values: Floats, epsilon: float, density: Density, first: int, last: int, bounds: tuple[float, ...]
 ) -> Law | None:
     levels = values.size
     costs = _bound_costs(values, density)
@@ -113,7 +105,7 @@ def _solve(
     _require_monotone(program, q, values, first, last)
     _require_private(program, q, values, epsilon, first, last, bounds)
     try:
-        solution = np.maximum(program.solve(method).x, 0.0)
+        solution = np.maximum(program.solve().x, 0.0)
     except InfeasibleDesignError:
         return None
     selection = [solution[[q[n, i] for i in range(1, n + 1)]] for n in range(1, levels)]

@@ -1,11 +1,11 @@
-"""Integer noise at its own best lattice: how fine, how much noise, and where to clip, for a target.
+"""The best lattice for integer noise and a privacy target: its step, its noise, and the clip.
 
 Rotated updates at the norm bound have nearly normal coordinates. A lattice of ``levels`` points covers them
 up to ``spread`` standard deviations. A finer one rounds less, and its rounding adds less to the distance of
 two updates; but with the noise it takes more bits. A wider one clips less, and is coarser.
 :func:`best_lattice` weighs these for codes of at most so many bits, *before* noise is made: by the mean of
-the squared length of a rounded difference, which is what matters over many rounds, and by normal noise of the
-same variance, than which integer noise hides no better. So its error is a little too small;
+the squared length of a rounded difference, which decides over many rounds, and by normal noise of the same
+variance, which hides at least as well as integer noise. So its error is a little too small;
 :func:`certified_lattice` then finds the noise whose certificate meets the target
 (:mod:`fl_privquant.loss.integer_noise_norm`).
 
@@ -15,7 +15,7 @@ Errors are in units of the variance of a coordinate, of one client, as in :mod:`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -26,13 +26,13 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, rounded_mean_square, shifted_noise_loss
-from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
+from fl_privquant.sampling.discrete import IntegerNoise
 
 SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
 """Numbers of standard deviations that a lattice may cover."""
 
 MOST_LEVELS = 256
-"""More lattice points than this have hardly less error."""
+"""More lattice points than this hardly reduce the error."""
 
 # The target is met this closely, as a share of epsilon.
 _NEAR = 5e-4
@@ -42,38 +42,8 @@ _POWER = 0.7
 
 
 @dataclass(frozen=True)
-class NoiseKind:
-    """One kind of integer noise."""
-
-    make: Callable[[Fraction], IntegerNoise]
-    """Makes the noise of a variance; a discrete Gaussian of that sigma^2, which is next to its variance."""
-    deviations: float
-    """How many of its standard deviations, either way, a code has to hold: what lies outside has a
-    probability of some 1e-9."""
-    clamps: bool = False
-    """Whether a client clamps what it sends, half of the way to the end of the noise's table."""
-
-    def integer(self, variance: float, max_shift: int) -> NoisyInteger:
-        """The release of one coordinate, as the loss functions take it."""
-        noise = self.make(Fraction(variance))
-        reach = max(((noise.largest or 0) - max_shift) // 2, 1) if self.clamps else None
-        return NoisyInteger(noise, max_shift, reach)
-
-
-def _laplace(variance: Fraction) -> DiscreteLaplace:
-    """The variance is 1 / (2 sinh^2(1 / (2 scale)))."""
-    return DiscreteLaplace(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
-
-
-# Laplace noise falls as e^(-sqrt(2) z), z in standard deviations.
-GAUSSIAN = NoiseKind(DiscreteGaussian, 6.1)
-SKELLAM = NoiseKind(Skellam, 6.1)
-LAPLACE = NoiseKind(_laplace, 14.6, clamps=True)
-
-
-@dataclass(frozen=True)
 class Lattice:
-    """A lattice: ``variance`` is what its noise is made with, in squared steps, and ``error`` what it has.
+    """A lattice with its noise, of that ``variance`` in squared lattice steps, and the ``error`` with it.
 
     As :func:`best_lattice` gives it, both are a little too small.
     """
@@ -85,7 +55,7 @@ class Lattice:
 
 
 def best_lattice(
-    kind: NoiseKind,
+    kind: type[IntegerNoise],
     target: RunTarget,
     max_bits: int,
     max_levels: int = MOST_LEVELS,
@@ -96,8 +66,9 @@ def best_lattice(
     It covers as many standard deviations of a coordinate as one of ``spreads`` says.
     Raises InfeasibleDesignError where not even two lattice points and the noise fit.
 
+    >>> from fl_privquant.sampling.discrete import Skellam
     >>> target = RunTarget(10.0, 1e-5, 50, 650, 1000, 1000)
-    >>> best = best_lattice(SKELLAM, target, 8)
+    >>> best = best_lattice(Skellam, target, 8)
     >>> best.levels <= 256, round(best.error / target.central, 2)
     (True, 1.01)
     """
@@ -114,7 +85,7 @@ def best_lattice(
         variance = length / (target.separation**2 * target.num_honest)
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
-    # The number of points jumps with the spread: no search for a minimum is safe, and each trial is quick.
+    # The number of points jumps with the spread, so that all spreads are tried; each is quick.
     best = min(map(at, spreads), key=lambda lattice: lattice.error)
     if math.isinf(best.error):
         raise InfeasibleDesignError(
@@ -125,13 +96,13 @@ def best_lattice(
 
 
 def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: float) -> float:
-    """The error at unit gain: noise, rounding, and what the clip distorts."""
+    """The error at unit gain, of noise, rounding and clipping."""
     step = 2.0 * spread / intervals
     noise = step**2 * (variance + rounding_at_norm_bound(spread, intervals))
     return at_unit_gain(noise, spread, target.num_clients)
 
 
-def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> Lattice:
+def certified_lattice(kind: type[IntegerNoise], target: RunTarget, lattice: Lattice) -> Lattice:
     """The same lattice with about the least noise that is certified for the target, and the error with it.
 
     Raises InfeasibleDesignError where no noise is found that is certified.
@@ -148,7 +119,7 @@ def certified_lattice(kind: NoiseKind, target: RunTarget, lattice: Lattice) -> L
     variance, best = lattice.variance, None
     low, high = 0.0, math.inf
     for _ in range(_MOST_STEPS):
-        integer = kind.integer(variance, intervals)
+        integer = NoisyInteger(kind.of_variance(Fraction(variance)), intervals)
         epsilon = cost(integer)
         if epsilon <= target.epsilon:
             error = error_of_noise(target, intervals, lattice.spread, float(integer.noise.variance))

@@ -1,11 +1,11 @@
 """Bin search: the output values that suit an epsilon, a number of levels and a density best.
 
-The linear program is inside: it gives the best law for given values and (free family) the slope of
-its optimum in each value, so that values descend by L-BFGS; other families go by Nelder-Mead, with
-many levels over the outermost value and one exponent that bends an even spacing.
-Symmetric densities get symmetric values. On a lattice the shape is an integer vector: few shapes are
-all tried, of many the continuous optimum is rounded to each lattice and improved integer by integer;
-only the scale is then continuous. Everything is deterministic.
+In each step a linear program gives the best law for given values and, for the free family, the gradient of
+its optimum in the values, which are then searched by L-BFGS. Other families use Nelder-Mead; with many levels
+it searches over the outermost value and an exponent that bends an even spacing. Symmetric densities get
+symmetric values. On a lattice the shape is an integer vector. If there are few shapes, all are tried; else
+the continuous optimum is rounded to each lattice and improved integer by integer, so that only the scale is
+continuous. Everything is deterministic.
 
 A shape is a vector of fractions from 0 to 1, ``edges`` are the moduli of the outermost values:
 ``values = -edges[0] + (edges[0] + edges[1]) * fractions``.
@@ -33,11 +33,11 @@ from fl_privquant.law.codebook import Codebook
 _INFEASIBLE = 1e9
 # Bound of the logarithms of gaps between values, and the step of their numerical slopes.
 _LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
-# Lattice shapes that are all tried; of more, only so many finalists have their scale searched.
+# Up to the first number, all lattice shapes are tried; else the second number of best ones is searched.
 _MANY_SHAPES, _FINALISTS = 12, 4
 # Relative gain for which an integer move is made.
 _GAIN = 1e-5
-# Without a slope, values of more levels than this are searched by two numbers: scale and bend.
+# Without a gradient, values of more levels than this are described by two numbers: scale and bend.
 _FEW_LEVELS = 5
 # Where searches begin, as a multiple of the least outermost value.
 _START_BEYOND = 1.12
@@ -53,28 +53,17 @@ class Evaluation:
 
 @dataclass
 class BinSearch:
-    """A search for ``levels`` values whose outermost ones lie between ``least`` and ``most`` in modulus.
-
-    Parameters
-    ----------
-    evaluate
-        What a set of values is worth; raises InfeasibleDesignError where no law exists.
-    levels
-        Number m of values.
-    least, most
-        Bounds for the moduli of the outermost values.
-    typical
-        (m - 2,) where inputs usually are, to start asymmetric values from; None: symmetric values.
-    has_gradient
-        Whether evaluations come with a slope.
-    """
+    """A search for ``levels`` values whose outermost ones lie between ``least`` and ``most`` in modulus."""
 
     evaluate: Callable[[Floats], Evaluation]
+    """What a set of values is worth; raises InfeasibleDesignError where no law exists."""
     levels: int
     least: float
     most: float
     typical: Floats | None = None
+    """(levels - 2,) where inputs usually are, to start asymmetric values from; None: symmetric values."""
     has_gradient: bool = True
+    """Whether evaluations come with a slope."""
     num_programs: int = field(default=0, init=False)
     best: float = field(default=math.inf, init=False)
     _tick: Callable[[], None] = field(default=lambda: None, init=False)

@@ -40,7 +40,7 @@ def intervals(values: Floats) -> list[Interval]:
         for j in range(1, values.size)
     ]
     kept = [piece for piece in inner if piece.end - piece.start > _LEAST_PIECE]
-    # What a dropped sliver leaves uncovered goes to its neighbour.
+    # The part that a dropped interval leaves uncovered goes to its neighbour.
     return [
         Interval(piece.split, -1.0 if i == 0 else kept[i - 1].end, 1.0 if i == len(kept) - 1 else piece.end)
         for i, piece in enumerate(kept)

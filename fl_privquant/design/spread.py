@@ -1,4 +1,4 @@
-"""The choice of the coordinate clip of rotated updates, in standard deviations: lost signal against noise.
+"""The best coordinate clip of rotated updates, in standard deviations: lost signal against noise.
 
 A random rotation spreads an update of L2 norm R over its d coordinates: at the norm bound they are nearly
 normal, with standard deviation R / sqrt(d). What is left of such a coordinate Z after clipping it to
@@ -13,8 +13,8 @@ So clips are compared by the squared error of what is divided by g,
 
 of one coordinate of the *sum* over clients, divided by their number, in units of a coordinate's variance.
 Clients have the same update, which is the worst case for the distortion. The plain squared error, noise +
-number of clients * E (Z - clip(Z))^2, would not do: where noise is large it hardly counts what is cut off. At
-two standard deviations g is 0.954, which costs a run as much as 10 % more noise would.
+number of clients * E (Z - clip(Z))^2, would not do: where noise is large, it hardly depends on what is
+clipped. At two standard deviations g is 0.954, which costs a run as much as 10 % more noise would.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
 LEAST_SPREAD = 1.0
-"""Where the search begins: a third of the signal is lost there, far more than any noise is worth."""
+"""Where the search begins: a third of the signal is lost there, more than less noise could make up for."""
 
-# Coordinate clip of a rotated update, in standard deviations of its coordinates, by default.
+# The default coordinate clip of a rotated update, in standard deviations of its coordinates.
 _USUAL_SPREAD = 3.0
-# Normal pairs compose exactly except for rounding, which designs leave this much of epsilon.
+# The share of epsilon that designs leave for rounding when normal pairs are composed.
 _ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01
-# A standard normal number, as samples.
+# Quantiles of a standard normal number, by which means over it are computed.
 _SHARES = (np.arange(4001) + 0.5) / 4001
 _NORMAL = ndtri(_SHARES)
 
@@ -72,11 +72,11 @@ class RunTarget:
 
     @property
     def central(self) -> float:
-        """The error of a central Gaussian, as that of one of the honest clients' noises."""
+        """The error of a central Gaussian, as variance of the noise of each honest client."""
         return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
 
     def update(self, norm_ratio: float) -> UpdateBound:
-        """How far apart two updates can be, whose L2 norm is that many coordinate clips at most."""
+        """The largest distance of two updates whose L2 norm is at most that many coordinate clips."""
         return UpdateBound(2.0 * norm_ratio * NORM_ROUNDING, self.dimension)
 
     def coordinate_separation(self, norm_ratio: float) -> float:
@@ -109,7 +109,7 @@ def usual_norm_ratio(dimension: int) -> float:
 
 @dataclass(frozen=True)
 class _Normal:
-    """A normal law of mean 0, as the part of ``scipy.stats`` that takes long to import describes it."""
+    """A normal law of mean 0 with the methods of ``scipy.stats.norm``, which takes long to import."""
 
     scale: float
 
@@ -258,7 +258,7 @@ def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> floa
         best = scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options=tolerance)
         return np.array([best.x])
 
-    # No guarantee: any clip will do, and what it costs is certified.
+    # No guarantee depends on this: every clip is allowed, and its cost is certified.
     (spread,) = kept_numbers(
         "best_spread", f"{trials} bits, {target!r}, {stratified}", least_error, np.array([LEAST_SPREAD])
     )

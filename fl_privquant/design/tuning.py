@@ -1,4 +1,4 @@
-"""Laws inside a privacy budget: the best rate of a family, and room for the rounding to integers."""
+"""Laws within a privacy budget: the best parameter of a family, and slack for the rounding to integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
-# How far below the budget laws are designed; most need no room beyond what their own constraints leave.
+# How far below the budget laws are designed; most need no slack.
 _SLACKS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _REFINEMENTS = 6
 _POINTS = 9
@@ -56,8 +56,8 @@ def tune_rate(
 ) -> Tuned:
     """The rate with the least error among those whose exact privacy loss is at most ``epsilon``.
 
-    The loss need not be monotone in the rate: all of ``rates`` (increasing) are audited, then the
-    neighbourhood of the best one, ever finer.
+    The loss need not be monotone in the rate: all of ``rates`` (increasing) are tried, and then ever finer
+    grids around the best one.
     """
     best: Tuned | None = None
     grid = rates

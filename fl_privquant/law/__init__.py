@@ -1,1 +1,1 @@
-"""What a mechanism is, as data: laws, codebooks, certified tables, lattices and input densities."""
+"""Mechanisms as data: output laws, codebooks, certified tables, lattices and input densities."""

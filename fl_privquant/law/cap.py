@@ -18,13 +18,13 @@ from functools import lru_cache
 from fl_privquant.errors import InvalidSpecError
 
 _DIGITS = 150
-# Relative error that is granted to all roundings and to Stirling's series together; tests look at it closely.
+# Relative error that covers all rounding and Stirling's series together; tests check that it is enough.
 _SLACK = Decimal(10) ** -80
 _PI = Decimal(
     "3.1415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421"
     "17067982148086513282306647093844609550582231725359408128481117450284102701938521105559644622948954930382"
 )
-# From this argument on Stirling's series is good to 10^-94 with so many terms.
+# From this argument on Stirling's series has an error below 10^-94 with so many terms.
 _LARGE = 200
 _TERMS = 30
 # With h^2 above this the first series has few terms, and keeps its digits however small the cap is.
@@ -48,7 +48,7 @@ def cap_share_bounds(height: float, dimension: int) -> tuple[Decimal, Decimal]:
         square = Fraction(height) ** 2
         direct = square >= _HIGH
         share = _tail(square, dimension) if direct else (1 - _centre(square, dimension)) / 2
-        # Of the second form only the absolute error is small.
+        # The second form has a small absolute error only.
         slack = share * _SLACK if direct else _SLACK
         context.prec = 60
         context.rounding = ROUND_FLOOR

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant import checks
+from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
 
 MAX_LEVELS = 1 << 16
 """Largest number of output values: indices are at most 16 bits."""
 
 FINE_MAX_CODE = (1 << 24) - 1
-"""Largest code of values that lie on no coarse lattice: they are kept to 24 bits."""
+"""Largest code; values that lie on no coarse lattice are rounded to one of 24 bits."""
 
 _COARSE_MAX_CODE = 1 << 16
 _SAME_VALUE = 1e-9
@@ -34,7 +33,7 @@ class Codebook:
     array([-3. , -0.5,  0.5,  3. ])
     """
 
-    codes: NDArray[np.int64]
+    codes: Ints
     step: float
     offset: float
 
@@ -58,7 +57,7 @@ class Codebook:
 
     @classmethod
     def from_values(cls, values: ArrayLike) -> Codebook:
-        """The coarsest lattice that holds ``values`` to 9 digits, else a 24-bit one near them.
+        """The coarsest lattice that contains ``values`` to 9 digits, else one of 24 bits near them.
 
         >>> Codebook.from_values([-6.0, -0.4, 0.4, 6.0]).codes
         array([ 0,  7,  8, 15])
@@ -77,7 +76,7 @@ class Codebook:
         return cls(codes, span / max_code, float(points[0]))
 
     @cached_property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(m,) the values, increasing."""
         return self.offset + self.step * self.codes.astype(np.float64)
 
@@ -99,7 +98,7 @@ class Codebook:
         """
         return bits_of_sum(num_clients, self.max_code)
 
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """The values of bin indices, scaled to inputs in [-clip, clip]."""
         at = np.asarray(indices)
         if at.dtype.kind not in "ui":
@@ -111,10 +110,10 @@ class Codebook:
                 f"index {int(at.max() if at.max() >= self.num_levels else at.min())} is outside "
                 f"0..{self.num_levels - 1}"
             )
-        scaled: NDArray[np.float64] = checks.positive("clip", clip) * self.values
+        scaled: Floats = checks.positive("clip", clip) * self.values
         return np.asarray(scaled[at])
 
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NDArray[np.float64]:
+    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         """The mean value from the sum of the codes of ``num_clients`` clients.
 
         >>> book = Codebook(np.array([0, 5, 7, 12]), 0.5, -3.0)
@@ -122,7 +121,7 @@ class Codebook:
         array([1.25])
         """
         sums = checked_sums(total, num_clients, self.max_code)
-        # In place: sums of a large model are twice as large as it already.
+        # In place, because the sums of a large model already take twice its memory.
         mean = sums.astype(np.float64)
         mean /= num_clients
         mean *= self.step
@@ -132,7 +131,7 @@ class Codebook:
 
 
 def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
-    """Bits that hold the sum of ``num_clients`` codes from 0 to ``max_code``, if they are not too many.
+    """Bits of the sum of ``num_clients`` codes from 0 to ``max_code``; CodeOverflowError above ``most``.
 
     >>> bits_of_sum(100, 3)
     9
@@ -148,10 +147,10 @@ def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
     return bits
 
 
-def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = _SUM_BITS) -> NDArray[Any]:
-    """Sums of ``num_clients`` codes from 0 to ``max_code``, if that is what they can be."""
+def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = _SUM_BITS) -> Array:
+    """The sums, if they are integers that ``num_clients`` codes from 0 to ``max_code`` can add up to."""
     bits_of_sum(num_clients, max_code, most)
-    sums: NDArray[Any] = np.asarray(total)
+    sums: Array = np.asarray(total)
     largest = num_clients * max_code
     if sums.dtype.kind not in "ui":
         raise InvalidUpdateError(f"a sum of codes: {sums.dtype}, expected integers")
@@ -163,7 +162,7 @@ def checked_sums(total: ArrayLike, num_clients: int, max_code: int, most: int = 
     return sums
 
 
-def _coarsest_lattice(fractions: NDArray[np.float64]) -> int:
+def _coarsest_lattice(fractions: Floats) -> int:
     """Smallest L such that L * fractions are distinct integers (to rounding), else FINE_MAX_CODE."""
     levels = fractions.size
     block = max(1, (1 << 20) // levels)

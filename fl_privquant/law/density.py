@@ -42,7 +42,7 @@ class Density(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """A short text that identifies the density (it is part of the design cache's key)."""
+        """A short text that identifies the density; it is part of keys of the design cache."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ class UniformDensity(Density):
     True
     """
 
-    @property
-    def symmetric(self) -> bool:
-        return True
+    symmetric = True
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
         nodes, weights = _panels(breaks, _CUBIC_NODES, _CUBIC_WEIGHTS)
@@ -71,10 +69,7 @@ class SampleDensity(Density):
     """Inputs distributed as the given samples, each with the same weight."""
 
     samples: Floats
-
-    @property
-    def symmetric(self) -> bool:
-        return False
+    symmetric: bool = False
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
         return self.samples, np.full(self.samples.size, 1.0 / self.samples.size)
@@ -98,14 +93,14 @@ class DistributionDensity(Density):
     def symmetric(self) -> bool:
         """Whether both sides of 0 have the same mass, to 9 digits, from many points outwards.
 
-        Laws and their errors do not rest on it: it spares designs a search among asymmetric values.
+        Laws and errors do not depend on it: designs then need not search among asymmetric values.
         """
         quantiles = np.abs(self.distribution.ppf(_PANEL_SHARES))
         at = np.union1d(quantiles[quantiles < 1.0], np.linspace(0.0, 1.0, 65))
         return bool(np.abs(self.distribution.cdf(-at) - self.distribution.sf(at)).max() < 1e-9)
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
-        # Quantiles as extra panels: a density of width 0.01 needs its nodes where its mass is.
+        # Quantiles are further break points: a narrow density needs nodes where its mass is.
         quantiles = self.distribution.ppf(_PANEL_SHARES)
         inside = quantiles[(quantiles > -1.0) & (quantiles < 1.0)]
         panels = np.unique(np.concatenate([breaks, inside, np.linspace(-1.0, 1.0, 17)]))
@@ -131,13 +126,13 @@ class DistributionDensity(Density):
         frozen = self.distribution
         arguments = [np.asarray(value).tolist() for value in frozen.args]
         keywords = {key: np.asarray(value).tolist() for key, value in sorted(frozen.kwds.items())}
-        # Designs of before symmetry was told had asymmetric values: they have other keys.
+        # Designs from before symmetry was detected had asymmetric values, and must have other keys.
         mirrored = ":symmetric" if self.symmetric else ""
         return f"scipy:{frozen.dist.name}:{json.dumps([arguments, keywords])}{mirrored}"
 
 
 def as_density(density: Density | ArrayLike | Any | None) -> Density:
-    """The :class:`Density` for what a user may pass: None (uniform), a scipy distribution, samples.
+    """The :class:`Density` of what a user may pass: None (uniform), a scipy distribution, or samples.
 
     >>> as_density(None).describe()
     'uniform'

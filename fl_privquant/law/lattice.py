@@ -1,9 +1,8 @@
-"""Laws on the integers, and their sums, with what floating point and cut tails can be wrong by.
+"""Laws on the integers, and their sums, with bounds of the errors of floating point and of cut tails.
 
 Sums of many codes or noises are convolutions. In floating point they come with errors, and their tails must
-be cut somewhere. A caller that uses a law from here charges both: the relative error in every probability,
-and the small part that is missing, of which nothing is known. So neither can make a figure smaller than the
-truth.
+be cut somewhere. Callers account for both: the relative error of every probability, and the small part that
+is missing, of which nothing is known. So neither makes a stated privacy loss smaller than the true one.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.
 _CUT = 1e-24
-# Probability below the smallest number of draws that is counted on.
+# Probabilities of fewer draws than the smallest number that is used.
 _LOWEST, _UNCOUNTED = 1e-19, 1e-18
 # Relative accuracy of scipy's binomial probabilities, with room.
 _BINOMIAL = 1e-10
@@ -30,7 +28,7 @@ _DIRECT = 100_000_000
 
 @dataclass(frozen=True, eq=False)
 class LatticeLaw:
-    """A law on the integers: ``values`` for ``first``, ``first + 1``, ..., and how far they can be trusted.
+    """A law on the integers: probabilities ``values`` of ``first``, ``first + 1``, ..., with their errors.
 
     Guarantee: the law is the sum of a measure within a factor 1 + ``relative``, either way, of ``values``,
     and of another one of total mass at most ``lost``.
@@ -42,7 +40,7 @@ class LatticeLaw:
     lost: float = 0.0
 
     @classmethod
-    def of(cls, points: NDArray[np.int64], probabilities: Floats) -> LatticeLaw:
+    def of(cls, points: Ints, probabilities: Floats) -> LatticeLaw:
         """The law with these probabilities, right to 8 units, of distinct integers."""
         first = int(points.min())
         values = np.zeros(int(points.max()) - first + 1)
@@ -94,7 +92,7 @@ def binomial_law(number: int, coin: Floats, relative: float = 0.0, cut: float = 
     downwards = (listed[:middle] + 1.0) / (number - listed[:middle]) * (zero / one)
     below, above = np.cumprod(downwards[::-1])[::-1], np.cumprod(upwards)
     values = np.concatenate([below, [1.0], above])
-    # Four roundings a quotient, in a probability and in the sum, and those of adding up and dividing.
+    # Each quotient is rounded four times, in a probability and in the sum; then sums and divisions are.
     steps = max(below.size, above.size)
     error = (8 * steps + values.size + 8) * _UNIT + 2.1 * number * relative
     return LatticeLaw(first, values / values.sum(), error, 2.1 * cut)
@@ -118,7 +116,7 @@ def power(law: LatticeLaw, count: int, direct: int = _DIRECT, cut: float = _CUT)
 
 
 def coarse_count(num_honest: int) -> int:
-    """The number of clients, rounded down to its 7 leading bits: fewer is worse, and few values are cached.
+    """The number of clients, rounded down to its 7 leading bits, which is safe and makes caches effective.
 
     >>> coarse_count(100), coarse_count(1234)
     (100, 1232)
@@ -128,7 +126,7 @@ def coarse_count(num_honest: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class WeightedLaw:
-    """A law, and the probability, rounded up, with which it is the one that holds."""
+    """A component of a mixture: a law, and its probability, rounded up."""
 
     law: LatticeLaw
     weight: float
@@ -148,7 +146,7 @@ def binomial_floors(number: int, share: float, buckets: int) -> list[tuple[int, 
     stride = 1 if width <= 2 * buckets else math.ceil(width / buckets)
     starts = np.arange(lowest, max(highest, lowest) + 1, stride)
     ends = np.append(starts[1:], number + 1)
-    # From the nearer tail, so that small probabilities keep their digits.
+    # Computed from the nearer tail, so that small probabilities keep their digits.
     below = binom.cdf(ends - 1, number, share) - binom.cdf(starts - 1, number, share)
     above = binom.sf(starts - 1, number, share) - binom.sf(ends - 1, number, share)
     weights = np.where(ends < number * share, below, above) * (1.0 + _BINOMIAL)
@@ -160,8 +158,8 @@ def binomial_sums(
 ) -> tuple[list[WeightedLaw], float]:
     """Sums of K draws from ``law``, K ~ Binomial(number, share), and a probability that none covers.
 
-    K is replaced by the floor of its bucket, which is a bound for whoever uses that more draws hide more.
-    Not covered is what lies below the lowest floor, and what was lost in computing the sums.
+    K is replaced by the floor of its bucket, which is a bound wherever more draws hide more. Not covered are
+    numbers below the lowest floor, and what was lost in computing the sums.
     """
     floors = binomial_floors(number, share, buckets)
     total = power(law, floors[0][0])
@@ -175,7 +173,7 @@ def binomial_sums(
     return sums, uncovered
 
 
-def width_of_sum(codes: NDArray[np.int64], weights: Floats, draws: float) -> float:
+def width_of_sum(codes: Ints, weights: Floats, draws: float) -> float:
     """About how many points the sum of that many draws has, tails cut off; ``weights`` in any unit."""
     mean = float(weights @ codes) / float(weights.sum())
     spread = math.sqrt(draws * float(weights @ (codes - mean) ** 2) / float(weights.sum()))

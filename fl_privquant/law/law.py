@@ -1,4 +1,4 @@
-"""The exact law of a bounded mechanism: output probabilities that are piecewise linear in the input.
+"""The exact output law of a mechanism: probabilities that are piecewise linear in the input.
 
 Between two neighbouring bins the output probability p(x, i) of every mechanism of this package
 is linear in x. A law is therefore a list of pieces [a, b], each with the row of probabilities at
@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import logsumexp, rel_entr
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import ArrayLike, Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 
-# Rows x rows x outputs at once: bounds the memory of a divergence to some 64 MB.
+# Numbers (rows x rows x outputs) in memory at a time: some 64 MB for a divergence.
 _PAIR_BUDGET = 1 << 23
 _NODE_BLOCK = 1 << 16
 
@@ -37,17 +37,6 @@ _NODE_BLOCK = 1 << 16
 class Law:
     """Pieces [``starts[k]``, ``ends[k]``] with the output rows at both ends; inputs in [-1, 1].
 
-    Parameters
-    ----------
-    values
-        (m,) output values, increasing.
-    starts, ends
-        (K,) ends of the pieces, in increasing order; together they cover [-1, 1].
-    start_rows, end_rows
-        (K, m) output probabilities at ``starts`` from the right and at ``ends`` from the left.
-
-    Examples
-    --------
     Randomized response with two values, unbiased, at epsilon = log 3:
 
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
@@ -58,10 +47,15 @@ class Law:
     """
 
     values: Floats
+    """(m,) output values, increasing."""
     starts: Floats
+    """(K,) left ends of the pieces, in increasing order; together the pieces cover [-1, 1]."""
     ends: Floats
+    """(K,) right ends of the pieces."""
     start_rows: Floats
+    """(K, m) output probabilities at ``starts``, from the right."""
     end_rows: Floats
+    """(K, m) output probabilities at ``ends``, from the left."""
 
     def __post_init__(self) -> None:
         pieces, levels = self.starts.size, self.values.size
@@ -194,7 +188,7 @@ def error_costs(
         (K, m) each; the expected error of a law with these values and pieces is
         ``(at_start * start_rows).sum() + (at_end * end_rows).sum()``.
     """
-    # Where |value - x| or the law has a kink: between these an error is one polynomial.
+    # The kinks of |value - x| and of the law: between these an error is one polynomial.
     points = np.concatenate([starts, ends, values])
     inside = points[(points > -1.0) & (points < 1.0)]
     breaks = np.unique(np.concatenate([[-1.0], inside, [1.0]]))

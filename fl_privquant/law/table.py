@@ -1,11 +1,11 @@
 """The table that is sampled from: integer weights whose privacy is certified in exact arithmetic.
 
-Floating-point probabilities are not the ones that were proved. Here a row of output probabilities
-is a row of integers that sum to 2^32, drawn exactly with a 32-bit uniform integer. Then
+A proof about real numbers does not hold for rounded floating-point probabilities. Here a row of output
+probabilities is a row of integers that sum to 2^32, drawn exactly with a 32-bit uniform integer. Then
 
 * the privacy loss of one release is log(largest / smallest) of two integers of one column, and its
-  certified value is rounded up. Any mixture of rows is at least as private as the worst pair, so
-  rounding in the input or in the dither between two rows cannot hurt privacy;
+  certified value is rounded up. Any mixture of rows is at least as private as the worst pair, so that
+  rounding of the input, or of the random choice between two rows, cannot harm privacy;
 * each row is unbiased for its own mean: knots are *derived* from the rows (they are not stored and
   cannot be forged), so integer rounding moves a knot by some 1e-10 instead of adding bias.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -32,18 +33,18 @@ TOTAL_WEIGHT = 1 << 32
 """What every row of weights sums to."""
 
 COVERAGE_TOLERANCE = 1e-8
-"""How far inside [-1, 1] the outermost knots may lie: the largest bias at the ends."""
+"""How far inside [-1, 1] the outermost knots may lie, which is the largest bias at the ends."""
 
 _MAX_PIECES = 1 << 20
-# Columns whose probability is everywhere below this many units are solver dust, not outputs.
+# Columns whose probability is everywhere below this many units are solver errors, not outputs.
 _DUST = 16
-# Rounding moves a probability by some units of 2^-32, times e^epsilon; more would be another law.
+# Rounding should move a probability by a few units of 2^-32, times e^epsilon; more is refused.
 _MOST_MOVED = 1e-4
-# Beyond this many levels only the roomiest entries take part in correcting a row's mean.
+# With more levels only so many entries, those with the most room, take part in correcting a row's mean.
 _CORRECTION_ENTRIES = 24
 
 
-# Output values that are listed one by one in words, at most; and the orders of Rényi divergences there.
+# Descriptions list output values up to this number, and Rényi divergences of these orders.
 _MOST_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)
 
 
@@ -51,17 +52,6 @@ _MOST_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)
 class CertifiedTable:
     """Rows of integer weights, and the pieces between them; built only if it can be certified.
 
-    Parameters
-    ----------
-    codebook
-        What the m columns stand for.
-    weights
-        (R, m) integers >= 0, each row summing to 2^32.
-    start_rows, end_rows
-        (K,) for each piece, from left to right, the row at its start and the row at its end.
-
-    Examples
-    --------
     >>> book = Codebook(np.array([0, 1]), step=4.0, offset=-2.0)
     >>> quarter = 1 << 30
     >>> table = CertifiedTable(book, np.array([[3 * quarter, quarter], [quarter, 3 * quarter]]),
@@ -71,9 +61,13 @@ class CertifiedTable:
     """
 
     codebook: Codebook
+    """What the m columns stand for."""
     weights: Ints
+    """(R, m) integers >= 0, each row summing to 2^32."""
     start_rows: Ints
+    """(K,) for each piece, from left to right, the row at its start."""
     end_rows: Ints
+    """(K,) for each piece, the row at its end."""
 
     def __post_init__(self) -> None:
         for name in ("weights", "start_rows", "end_rows"):
@@ -122,7 +116,7 @@ class CertifiedTable:
         if np.any(smallest == 0):
             return int(largest[smallest == 0].max()), 0
         approximate = largest / smallest
-        # Floats only shortlist the columns; the comparison itself is between integers.
+        # Floats select candidate columns; these are compared in integers.
         close = approximate >= approximate.max() * (1.0 - 1e-12)
         top, bottom = 1, 1
         for a, b in zip(largest[close].tolist(), smallest[close].tolist(), strict=True):
@@ -137,7 +131,7 @@ class CertifiedTable:
 
     @cached_property
     def law(self) -> Law:
-        """The exact law of what is sampled: 2^32 divides weights without rounding."""
+        """The exact law of what is sampled: dividing weights by 2^32 does not round."""
         rows = self.weights.astype(np.float64) / TOTAL_WEIGHT
         return Law(
             self.codebook.values,
@@ -159,8 +153,8 @@ class CertifiedTable:
     def from_law(cls, law: Law, codebook: Codebook, epsilon: float) -> CertifiedTable:
         """The law rounded to integers, certified at ``epsilon`` (infinite: no privacy claimed).
 
-        Raises CertificationError where rounding has no room inside the budget: design the law for
-        a slightly smaller epsilon.
+        Raises CertificationError where rounding does not fit into the budget; then the law must be designed
+        for a slightly smaller epsilon.
         """
         rows, inputs, start_rows, end_rows = _distinct_rows(law)
         weights = _integer_rows(rows, inputs, codebook, epsilon)
@@ -184,10 +178,10 @@ class CertifiedTable:
 
 @dataclass(frozen=True, eq=False)
 class BiasedTable(CertifiedTable):
-    """A table whose rows need not be unbiased: the input of each row is given, not derived.
+    """A table whose rows may be biased: the input of each row is given, not derived from its mean.
 
-    Privacy is certified as for any table: it does not depend on where rows lie. The bias is not bounded but
-    computed, from rows and inputs, by :attr:`fl_privquant.law.law.Law.max_bias`.
+    Privacy is certified as for any table, as it does not depend on the inputs of rows. The bias is computed
+    from rows and inputs, by :attr:`fl_privquant.law.law.Law.max_bias`.
     """
 
     inputs: Floats
@@ -251,9 +245,17 @@ def log_ratio_upper(numerator: int, denominator: int) -> float:
     with localcontext() as context:
         context.prec = 50
         # Each operation is correctly rounded at 50 digits; one more unit in the 45th covers them all.
-        exact = (Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45
-        nearest = float(exact)
-        return nearest if Decimal(nearest) >= exact else math.nextafter(nearest, math.inf)
+        return rounded_up((Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45)
+
+
+def rounded_up(exact: Fraction | Decimal) -> float:
+    """The nearest float that is not below an exact number.
+
+    >>> rounded_up(Fraction(1, 2)), rounded_up(Fraction(1, 10)) >= Fraction(1, 10)
+    (0.5, True)
+    """
+    nearest = float(exact)
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
 
 
 def _distinct_rows(law: Law) -> tuple[Floats, Floats, Ints, Ints]:
@@ -285,7 +287,7 @@ def _bounds(rows: Floats, epsilon: float) -> tuple[Ints, Ints]:
     largest, smallest = rows.max(axis=0) * TOTAL_WEIGHT, rows.min(axis=0) * TOTAL_WEIGHT
     if math.isinf(epsilon):
         return np.zeros(rows.shape[1], np.int64), np.full(rows.shape[1], TOTAL_WEIGHT, np.int64)
-    # What a column leaves of epsilon is room to round in, half of it below and half above.
+    # The part of epsilon that a column does not use is room for rounding, half below and half above.
     spare = np.maximum(math.exp(epsilon) * smallest / np.maximum(largest, 1.0), 1.0)
     lower = np.maximum(np.floor(smallest / np.sqrt(spare)), 1.0)
     upper = np.floor(np.minimum(lower * math.exp(epsilon) * (1.0 - 1e-15), TOTAL_WEIGHT))
@@ -310,7 +312,7 @@ def _settle_sum(row: Ints, lower: Ints, upper: Ints, codes: Ints, target: float)
         if missing == 0:
             return
     raise CertificationError(
-        f"{abs(missing)} of 2^32 units find no room inside epsilon; design for a slightly smaller one"
+        f"{abs(missing)} of 2^32 units do not fit within epsilon; design for a slightly smaller one"
     )
 
 

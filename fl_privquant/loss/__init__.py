@@ -1,1 +1,1 @@
-"""What laws cost: loss distributions, their composition, blankets and sums, as pure functions of laws."""
+"""Privacy losses of output laws, alone and in sums over clients, and their composition."""

@@ -1,17 +1,18 @@
-"""Sums of bits of randomized response: the loss of one client's bits, alone and in sums, and a theorem.
+"""Sums of bits of randomized response: the loss of one client's bits, alone and in sums over clients.
 
 A coordinate with input x is a number of bits that are each 1 with probability 1/2 + theta x, independently,
-of which the sum is sent: a binomial law. Its likelihood ratios are monotone in x: every hockey-stick curve is
-largest between x = -1 and x = 1 (a set of largest ratios is a set of largest codes, whose probability grows
-with x). In the sum over n clients, each bit of the n - 1 others is a fair coin with probability
-2 rare / 2^32, whatever the input: the blanket of :mod:`fl_privquant.loss.blanket`, bit by bit.
+of which the sum is sent: a binomial law. Its likelihood ratios are monotone in x, so that every hockey-stick
+curve is largest between x = -1 and x = 1 (a set of largest ratios is a set of largest codes, whose
+probability grows with x). In the sum over n clients, each bit of the n - 1 others is a fair coin with
+probability 2 rare / 2^32, whatever the input: the blanket of :mod:`fl_privquant.loss.blanket`, bit by bit.
 
 **The theorem** (Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
 Secure Aggregation", ICML 2022): the Rényi divergence of a sum of n codes, computed at the worst inputs
-(:func:`aggregate_renyi`). It knows that the others' bits hide more than their blanket does, which matters
-where bits are far from fair; the blanket has the law of the loss, not only its moments. All cases of many
-bits take too long: then fewer clients are counted, which is a bound too. A table of two output values is
-randomized response, and has the theorem as well (:func:`lean_of_two_levels`).
+(:func:`aggregate_renyi`). It takes into account that the others' bits hide more than their blanket does,
+which matters where bits are far from fair. The blanket in turn gives the law of the loss, not only its
+moments. With many bits, going through all cases takes too long; then fewer clients are counted, which is a
+bound too. A table of two output values is randomized response, and has the theorem as well
+(:func:`theta_of_two_levels`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
@@ -43,7 +43,7 @@ _BINOMIAL = 1e-11
 # Covers the rounding of binomial probabilities, which are right to some 11 digits.
 _FLOAT_ROOM = 1.0 + 1e-7
 _SMALL = 1e-4
-# Bits in a sum up to which all cases are gone through: about a second for all orders.
+# Bits in a sum up to which all cases are computed: about a second for all orders.
 _MOST_BITS = 1024
 _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -51,12 +51,12 @@ _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 def sum_of_bits_loss(trials: int, rare: int, epsilon: float, num_honest: int = 1) -> PrivacyLoss:
     """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view.
 
-    The coordinate has ``trials`` bits, which together have the certified pure ``epsilon``. A bit is 1 where x
-    = -1, and 0 where x = 1, with the integer weight ``rare`` of 2^32.
+    The coordinate has ``trials`` bits, which together have the certified pure ``epsilon``. At x = -1 a bit is
+    1, and at x = 1 it is 0, with the integer weight ``rare`` of 2^32.
     """
     codes = np.arange(trials + 1)
     share = rare / TOTAL_WEIGHT
-    # All trials of k ones: (2 k - trials) times the loss of one bit.
+    # A code of k ones has (2 k - trials) times the loss of one bit.
     losses = (2.0 * codes - trials) * (epsilon / trials)
     local = PrivacyLoss(
         np.minimum(losses * (1.0 + ROUNDING), epsilon), binomial(codes, trials, 1.0 - share), 0.0, _BINOMIAL
@@ -71,9 +71,10 @@ def sum_of_bits_loss(trials: int, rare: int, epsilon: float, num_honest: int = 1
 
 @dataclass(frozen=True, eq=False)
 class ChordMoments:
-    """Moments of a loss, from bounds at a few orders: rate times the divergence is convex in the rate.
+    """Moments of a loss, from bounds at a few orders.
 
-    So chords lie above it. Rates are orders less one, and ``values`` bound the rate times the divergence.
+    Rates are orders minus one, and ``values`` bound the rate times the divergence. That product is convex in
+    the rate, so that chords between these bounds are bounds too.
 
     >>> moments = ChordMoments(np.array([1.0, 2.0]), np.array([0.5, 2.0]), 3.0)
     >>> [round(moments.log_moment(rate), 9) for rate in (0.5, 1.5, 10.0)]
@@ -98,7 +99,8 @@ def poisson_binomial_losses(
 ) -> list[NamedLoss]:
     """The loss of an update of any norm by the theorem; an empty list where the theorem does not apply.
 
-    A coordinate has ``trials`` bits, which lean by ``theta`` at most, and a certified pure ``epsilon``.
+    A coordinate has ``trials`` bits, whose probabilities are within ``theta`` of 1/2, and a certified pure
+    ``epsilon``.
     """
     counted = min(num_honest, _MOST_BITS // trials)
     if counted < 2 or not 0.0 < theta < 0.5:
@@ -106,10 +108,11 @@ def poisson_binomial_losses(
     return [NamedLoss(_poisson_binomial(trials, theta, counted, epsilon), "poisson binomial", dimension)]
 
 
-def lean_of_two_levels(table: CertifiedTable) -> float:
-    """The largest lean of a table of two output values, taken as a bit of randomized response.
+def theta_of_two_levels(table: CertifiedTable) -> float:
+    """The theta of a table of two output values, taken as a bit of randomized response.
 
-    Every row lies between the two extreme ones, so that the larger lean of the two bounds all rows.
+    Every row lies between the two extreme ones, so that the larger distance to 1/2 of the two bounds all
+    rows.
     """
     rare = int(table.weights.min())
     return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
@@ -140,7 +143,14 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     >>> round(alone, 4), round(together, 4)
     (0.4625, 0.0508)
     """
-    check_sum(trials, num_clients, order)
+    checks.whole("num_clients", num_clients, 1)
+    if num_clients * trials > _MOST_TRIALS_IN_SUM:
+        raise InvalidSpecError(
+            f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
+            "bits, for which the exact divergence takes too long; count fewer clients: what holds for them "
+            "holds for more"
+        )
+    checks.inside("order", order, "(1, inf)")
     checks.inside("theta", theta, "(0, 0.5)")
     loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
     # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
@@ -151,29 +161,6 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
             worst = max(worst, _divergence(later, earlier[0], loss, order))
         earlier.append(later)
     return worst
-
-
-def probed_renyi(trials: int, theta: float, num_clients: int, order: float, loss: float) -> float:
-    """The divergence where all other clients' bits are as at input 1: one of the cases, to search by.
-
-    ``loss`` is the privacy loss of all bits of a client together.
-    """
-    others = (num_clients - 1) * trials
-    cut = _cut(loss, order)
-    at_one = _bits(others + trials, 0, theta, cut)
-    return _divergence(at_one, _bits(others, trials, theta, cut), loss, order)
-
-
-def check_sum(trials: int, num_clients: int, order: float) -> None:
-    """Raise InvalidSpecError for sums whose exact divergence cannot be computed."""
-    checks.whole("num_clients", num_clients, 1)
-    if num_clients * trials > _MOST_TRIALS_IN_SUM:
-        raise InvalidSpecError(
-            f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
-            "bits, for which the exact divergence takes too long; lower levels, or give fewer clients: what "
-            "holds for them holds for more"
-        )
-    checks.inside("order", order, "(1, inf)")
 
 
 class _Sum(NamedTuple):
@@ -198,7 +185,7 @@ def _all_sums(count: int, theta: float, cut: float) -> Iterator[_Sum]:
 
 
 def _cut(loss: float, order: float) -> float:
-    """Tails may be cut off here: in the divergence they weigh at most e^(order loss) more than in the sum."""
+    """The probability at which tails are cut off; in a divergence they count at most e^(order loss) times."""
     return math.exp(max(-690.0, -(order * loss + 45.0)))
 
 
@@ -235,6 +222,6 @@ def _power_excess(h: Floats, order: float) -> Floats:
     return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
 
 
-def binomial(successes: NDArray[Any], trials: int, success: Any) -> NDArray[np.float64]:
+def binomial(successes: Array, trials: int, success: Any) -> Floats:
     """The binomial's probabilities."""
     return np.asarray(scipy.stats.binom.pmf(successes, trials, success))

@@ -1,4 +1,4 @@
-"""The aggregate view of a table: what the sum of the codes of n honest clients tells of one of them.
+"""The aggregate view of a table: what the sum of the codes of n honest clients reveals about one of them.
 
 **Blanket.** With low_i the smallest weight of output i over all rows, each row is gamma * blanket + rest,
 blanket_i = low_i / gamma and gamma = sum of low_i. So a client draws, with probability gamma, from the
@@ -21,9 +21,9 @@ the largest curve of all pairs is taken; the points where it is reached are corn
 curves (see :mod:`fl_privquant.loss.dominating`), their differences are atoms whose ratios lie in one
 cell, and each is split to the edges of its cell. The result is a pair that dominates all.
 
-**Errors.** Where a convolution is cut or rounded, what is missing of blanket^K is a law of its own: the
-adversary is told that it was drawn from, and it protects nothing. As max(x + y, 0) <= max(x, 0) + max(y,
-0), this is valid; it is charged as K = 0.
+**Errors.** Where a convolution is cut or rounded, a small part of blanket^K is missing. The bound assumes
+that the adversary is told whenever that part was drawn from, and that it protects nothing, so that it is
+charged as K = 0. This is valid because max(x + y, 0) <= max(x, 0) + max(y, 0).
 
 Reference: Balle, Bell, Gascon, Nissim, "The Privacy Blanket of the Shuffle Model", CRYPTO 2019 (the blanket,
 there for shuffled messages; a sum of messages is a function of the shuffled ones).
@@ -39,7 +39,7 @@ from itertools import permutations
 import numpy as np
 
 from fl_privquant.array_types import Floats, Ints
-from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_floors, binomial_sums, width_of_sum
+from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import PrivacyLoss, from_cells
 from fl_privquant.loss.dominating import dominating_loss
@@ -50,11 +50,11 @@ _CELLS = 1 << 13
 _BUCKETS, _ROUGH_BUCKETS = 16, 3
 # Pairs of rows up to which none is left out, and how many are worked on at once.
 _ALL_PAIRS, _BLOCK = 100, 128
-# By how much the curve of a pair that is left out may exceed the others: charged as an infinite loss.
+# By how much the curve of a pair that is left out may exceed the others; it is charged as an infinite loss.
 _IGNORED = 1e-21
 # Rows this close to a segment between two others, relatively, are replaced by it (and the gap is charged).
 _COLLINEAR = 1e-7
-# Atoms that are worth the time: about a second.
+# The most atoms that are computed, in about a second.
 _MOST_WORK = 6e7
 # Relative error of a few thousand additions, of scipy's binomial probabilities, and of ties.
 _SLACK = 1e-9
@@ -71,18 +71,11 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
     blanket = LatticeLaw.of(codes, low / int(low.sum()))
     rows, gap = _corner_rows(table)
     if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
-        # On a fine lattice sums are wide: there the histogram of the codes is a bound that does not mind.
-        draws = BlanketDraws(blanket, num_honest - 1, share)
-        loss = histogram_loss(
-            table.weights / TOTAL_WEIGHT,
-            num_honest - 1,
-            share,
-            local,
-            lambda count: binomial_floors(draws.number, draws.share, count),
-        )
+        # On a fine lattice sums are wide. The bound by the histogram of the codes does not depend on that.
+        loss = histogram_loss(table.weights / TOTAL_WEIGHT, num_honest - 1, share, local)
         if loss is not None:
             return loss
-    # Fewer others are worse, so counting some of them is a bound too.
+    # With fewer other clients the loss is larger, so counting some of them gives a bound too.
     others, too_many = 0, num_honest
     while too_many - others > 1:
         middle = (others + too_many) // 2
@@ -131,7 +124,7 @@ def _cells(
     rows: Floats, codes: Ints, edges: Floats, sums: list[WeightedLaw], pairs: Ints
 ) -> tuple[Floats, Floats]:
     """(pairs, cells) masses of pairs of rows, by loss, under the first law of a pair and the second."""
-    # Numba takes a second to import: only the aggregate view pays for it.
+    # Imported here because numba takes a second to import, and only the aggregate view needs it.
     from fl_privquant.loss.blanket_loops import gather_cells
 
     cells = edges.size - 1
@@ -141,7 +134,7 @@ def _cells(
         spread = np.zeros((len(rows), part.law.values.size + int(codes[-1])))
         for code, column in zip(codes.tolist(), rows.T, strict=True):
             spread[:, code : code + part.law.values.size] += column[:, None] * part.law.values
-        # Without outputs that no row gives. Those that only some rows give have no finite epsilon.
+        # Outputs that no row gives are left out. There are none that only some rows give: epsilon is finite.
         spread = np.ascontiguousarray(spread[:, spread.max(axis=0) > 0.0])
         gather_cells(spread, np.log(spread) * per_loss, pairs, part.weight, first, second)
     return first, second
@@ -166,7 +159,7 @@ class _Hull:
     def add(self, first: Floats, second: Floats) -> None:
         """Take pairs with these masses in each cell into the hull."""
         for curve, top, bottom in zip(*self.curves(first, second), strict=True):
-            # Hopping between curves that are equal except for rounding would only add rounding errors.
+            # Changing between curves that are equal except for rounding would only add rounding errors.
             above = curve > self.curve * (1.0 + 0.1 * _SLACK)
             self.curve = np.where(above, curve, self.curve)
             self._top = np.where(above, top, self._top)
@@ -185,7 +178,8 @@ class _Hull:
 def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hull: _Hull) -> Ints:
     """The pairs whose curve may exceed the hull by more than rounding errors, at some edge.
 
-    In rougher buckets a curve is larger. Their lowest floor is the same, so they charge no more as local.
+    Curves are larger with fewer buckets. The lowest floor stays the same, and so does the part that counts as
+    local.
     """
     bound = hull.curve * (1.0 + 0.1 * _SLACK) + _IGNORED
     kept: list[Ints] = []
@@ -199,10 +193,10 @@ def _rivals(rows: Floats, codes: Ints, rough: list[WeightedLaw], pairs: Ints, hu
 def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: float) -> PrivacyLoss:
     """``covered``, which has its weight already, and ``local`` with probability ``share``."""
     used = covered.masses > 0.0
-    losses, index = np.unique(np.concatenate([covered.losses[used], local.losses]), return_inverse=True)
-    weights = np.concatenate([covered.masses[used], share * local.masses])
-    masses = np.bincount(index, weights).astype(np.float64)
-    return PrivacyLoss(losses, masses, share * local.infinity + infinity, covered.slack + local.slack)
+    losses = np.concatenate([covered.losses[used], local.losses])
+    masses = np.concatenate([covered.masses[used], share * local.masses])
+    slack = covered.slack + local.slack
+    return PrivacyLoss.merged(losses, masses, share * local.infinity + infinity, slack)
 
 
 def _work(num_rows: int, codes: Ints, low: Ints, draws: float) -> float:

@@ -1,21 +1,14 @@
-"""Compiled loop of :mod:`fl_privquant.loss.blanket`, apart so that numba is imported late."""
+"""Compiled loop of :mod:`fl_privquant.loss.blanket`, in its own module so that numba is imported late."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.compiled import compiled
 
 
 @compiled
 def gather_cells(
-    spread: NDArray[np.float64],
-    place: NDArray[np.float64],
-    pairs: NDArray[np.int64],
-    weight: float,
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
+    spread: Floats, place: Floats, pairs: Ints, weight: float, first: Floats, second: Floats
 ) -> None:
     """Add the atoms of pairs of rows, times ``weight``, to the cells of their losses.
 

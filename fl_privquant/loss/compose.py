@@ -1,8 +1,8 @@
 """Composition: the epsilon of many releases at a given delta, by the smallest of several bounds.
 
 What is composed is a list of parts, each a loss and how many times it occurs (coordinates times rounds).
-Normal pairs, each except for a probability of its own, compose exactly: their squared separations add up
-(Dong, Roth, Su 2022, Corollary 2). Of everything else there are three bounds, each valid on its own:
+Pairs of normal laws compose exactly: their squared separations add up (Dong, Roth, Su 2022, Corollary 2), and
+so do the probabilities with which they reveal everything. For all other losses there are three valid bounds:
 
 **pure.** The sum of the largest losses; holds at every delta.
 
@@ -12,7 +12,7 @@ r + 1: as (1 - e^-x) e^(-r x) <= r^r / (1 + r)^(1 + r) for x >= 0,
     delta(epsilon) = E max(1 - exp(epsilon - loss), 0) <= r^r / (1 + r)^(1 + r) * exp(K(r) - r epsilon),
 
 which is solved for epsilon and minimised over r (Canonne, Kamath, Steinke 2020, Proposition 12). Any r gives
-a bound, so the search for the best one needs no care.
+a valid bound, so that the search for the best one may be approximate.
 
 **pld.** The law of the total loss itself, on a grid; see :func:`pld_epsilon`.
 
@@ -35,17 +35,18 @@ from numpy.typing import NDArray
 
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
+from fl_privquant.law.table import rounded_up
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
 
-# Rounding errors grow with the grid, so a small one is not only fast.
+# Rounding errors grow with the size of the grid, so that a small one is better, not only faster.
 _LEAST_GRID, _MOST_GRID = 1 << 14, 1 << 20
 # Grid points that the losses of a single release span at most.
 _MOST_SINGLE = 1 << 15
-# Excess of epsilon by the grid that is worth a finer one, as a share of epsilon.
+# A finer grid is used if this one makes epsilon too large by more than this share.
 _GRID_EXCESS = 2e-4
-# How much of epsilon a grid must be able to save.
+# The least share of epsilon for which a grid is worth its time.
 _WORTH_A_GRID = 1e-3
 # Log of the probability that is left outside the window, under the tilted law.
 _LOG_OUTSIDE = math.log(1e-13)
@@ -82,9 +83,9 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class NamedLoss:
-    """The answer of a mechanism about its cost: a loss that is spent ``count`` times, and the bound's name.
+    """The loss of a release as a mechanism states it: spent ``count`` times, with the name of the bound.
 
-    The name is stated before the method of composition; it is empty where the loss is exact.
+    Statements print the name before the method of composition; it is empty where the loss is exact.
     """
 
     loss: Moments
@@ -130,12 +131,12 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
         bounds.append(Bound(renyi, "rdp"))
         if renyi < math.inf and _worth_a_grid(parts, renyi):
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
-    # Where a delta saves next to nothing, the bound that holds at delta 0 is worth more.
+    # Of nearly equal bounds, the one that also holds at delta 0 is preferred.
     return min(bounds, key=lambda bound: bound.epsilon * (1.0 - 1e-6 * (bound.method == "pure")))
 
 
 def _normal_epsilon(pairs: Sequence[tuple[NormalLoss, int]], delta: float) -> float:
-    """The epsilon of normal pairs, rounded up; what they may reveal besides is taken off delta."""
+    """The epsilon of normal pairs, rounded up; their probabilities of revealing all are taken off delta."""
     squares = math.fsum(count * loss.separation**2 for loss, count in pairs)
     revealed = math.fsum(count * loss.infinity for loss, count in pairs)
     return gaussian_epsilon(math.sqrt(squares) * (1.0 + ROUNDING), delta - revealed * (1.0 + ROUNDING))
@@ -144,8 +145,8 @@ def _normal_epsilon(pairs: Sequence[tuple[NormalLoss, int]], delta: float) -> fl
 def _worth_a_grid(parts: Sequence[Part], renyi: float) -> bool:
     """Whether the law of the total is known, and may give a noticeably smaller epsilon than its moments.
 
-    At a small delta, epsilon exceeds the mean of the loss. After some 10^8 releases the mean is next to the
-    Rényi bound, and a grid has nothing to gain.
+    At a small delta, epsilon exceeds the mean of the loss. After some 10^8 releases the mean is so close to
+    the Rényi bound that a grid cannot improve on it.
     """
     losses = [(part.loss, part.count) for part in parts if isinstance(part.loss, PrivacyLoss)]
     mean = math.fsum(count * loss.mean for loss, count in losses)
@@ -156,9 +157,7 @@ def pure_epsilon(parts: Sequence[Part]) -> float:
     """The sum of the largest losses: exact arithmetic, rounded up at the end."""
     if any(math.isinf(part.loss.max_loss) for part in parts):
         return math.inf
-    exact = sum((Fraction(part.loss.max_loss) * part.count for part in parts), Fraction(0))
-    total = float(exact)
-    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+    return rounded_up(sum((Fraction(part.loss.max_loss) * part.count for part in parts), Fraction(0)))
 
 
 def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
@@ -189,14 +188,14 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
     total = np.zeros(_RATES.size)
     for part in parts:
         total += part.count * _moments(part.loss)
-    # Sums of some parts, each with its own rounding upwards: a hair more covers that of the sum.
+    # Each part is rounded upwards; this covers the rounding of the sum.
     total += 1e-13 * np.abs(total)
     bounds = (total - math.log(left) - np.log1p(_RATES)) / _RATES - np.log1p(1.0 / _RATES)
     return max(float(np.nanmin(bounds)), 0.0)
 
 
 _RATES = np.geomspace(1e-5, 1e5, 161)
-# How far, as a share, rounding can move an epsilon that is solved for.
+# Largest relative rounding error of an epsilon that is solved for.
 _SOLVED_ROOM = 1e-12
 _kept_moments: WeakKeyDictionary[Moments, Floats] = WeakKeyDictionary()
 
@@ -240,7 +239,9 @@ def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
     left = delta - math.fsum(count * loss.infinity for loss, count in losses)
     if len(losses) < len(parts) or left <= 0.0:
         return math.inf
-    rate = min(rate, _steepest(losses))
+    # With a steeper tilt exp(rate * loss) would overflow, or concentrate on rounding errors.
+    largest = max(float(np.abs(loss.losses).max()) for loss, _ in losses)
+    rate = min(rate, 300.0 / max(largest, 1e-6))
     exact = math.fsum(count * loss.log_moment(rate) for loss, count in losses)
     best = math.inf
     size, step = _LEAST_GRID, math.inf
@@ -272,7 +273,7 @@ class _Total:
         span = max(float(loss.losses[-1] - loss.losses[0]) for loss, _ in losses)
         step = max((high - low) / (size - 4), span / _MOST_SINGLE, 1e-12)
         top = max(float(loss.losses[-1]) for loss, _ in losses)
-        # The largest losses weigh most: a grid that they lie on keeps them as they are.
+        # The largest losses matter most: a grid that contains them does not enlarge them.
         if top >= step:
             step = top / math.floor(top / step)
         log_moment = log_tail = largest = 0.0
@@ -299,7 +300,7 @@ class _Total:
             log_magnitude += count * np.log(magnitude)
             relative += count * error / magnitude
             phase *= _power(transform / magnitude, count)
-        # What the tilt makes of the masses is rounded too, and so is the power: a unit each, for each count.
+        # The factor 2 covers the rounding of tilted masses and of powers: one unit each, for each count.
         product = np.exp(log_magnitude)
         wrong = 2.0 * (product * relative).sum() / size
         tilted = np.fft.irfft(phase * product, size)
@@ -338,7 +339,7 @@ class _Total:
                 low = index
             middle = (low + high) // 2
             if guided and 0.0 < here < math.inf:
-                # One further than the slope says, so that the answer is soon between two neighbours.
+                # One step further than the slope says, so that two neighbours soon enclose the answer.
                 away = math.log(here / delta) / (self.rate * self.step)
                 guess = index + math.floor(min(max(away, -1e9), 1e9)) + (1 if away >= 0.0 else 0)
                 index = guess if low < guess < high else middle
@@ -363,7 +364,7 @@ class _Total:
         scale = self._scale(index)
         if math.isinf(scale):
             return math.inf
-        # Not by @: BLAS would start threads for it.
+        # Without the operator @, for which BLAS would start threads.
         excess = float((self.tilted[index:] * self._excess[: self.tilted.size - index]).sum())
         return scale * (excess * (1.0 + 1e-12) + self.outside)
 
@@ -378,9 +379,10 @@ class _Total:
 
 
 def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, float, float]:
-    """Between which totals the tilted law lies, except for about exp(_LOG_OUTSIDE) on either side.
+    """The range of totals that holds the tilted law, except for about exp(_LOG_OUTSIDE) on either side.
 
-    And the shift of the rate that gives the upper one: any shift bounds the tail, this one well.
+    The third number is the shift of the rate that gives the upper end. Any shift bounds the tail; this one is
+    nearly the best.
     """
 
     def total(at: float) -> float:
@@ -404,12 +406,6 @@ def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, 
     return low, max(high, low + 1e-9), math.exp(shift)
 
 
-def _steepest(losses: list[tuple[PrivacyLoss, int]]) -> float:
-    """The largest tilt under which exp(rate * loss) neither overflows nor concentrates on rounding errors."""
-    largest = max(float(np.abs(loss.losses).max()) for loss, _ in losses)
-    return 300.0 / max(largest, 1e-6)
-
-
 def _power(unit: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
     """The power, of numbers of modulus at most 1, by repeated squaring: an error of at most 4 count units."""
     result = np.ones_like(unit)
@@ -430,18 +426,18 @@ def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
         return loss.max_loss if loss.infinity == 0.0 else math.inf
     if loss.delta(0.0) <= delta:
         return 0.0
-    # The first of the losses that is enough.
+    # The first of the losses at which delta is small enough, by bisection.
     before, enough = int(np.searchsorted(loss.losses, 0.0, side="right")) - 1, loss.losses.size - 1
     while enough - before > 1:
         between = (before + enough) // 2
         here = loss.delta(float(loss.losses[between]))
         before, enough = (before, between) if here <= delta else (between, enough)
-    # Up to it, delta is a constant less another one times e^epsilon.
+    # Below that loss, delta is a constant minus another one times e^epsilon.
     highest = float(loss.losses[enough])
     constant = float(loss.masses[enough:].sum()) - (delta - loss.infinity) / (1.0 + loss.slack)
     factor = float((loss.masses[enough:] * np.exp(highest - loss.losses[enough:])).sum())
     solved = highest + math.log(min(max(constant / factor, 1e-300), 1.0)) if factor > 0.0 else highest
-    # Rounding may have moved what was solved for: the last digits by bisection from above.
+    # The solution may be wrong in its last digits, which are found by bisection from above.
     low, high = max(solved, 0.0) * (1.0 - _SOLVED_ROOM), min(max(solved, 0.0) * (1.0 + _SOLVED_ROOM), highest)
     if loss.delta(low) <= delta or loss.delta(high) > delta:
         low, high = 0.0, highest

@@ -1,4 +1,4 @@
-"""The law of the privacy loss of one release: the pair of output laws that is worst, as a list of atoms.
+"""The law of the privacy loss of one release, for the worst pair of output laws, as a list of atoms.
 
 For a pair of output laws (P, Q) the privacy loss of an output y is log(P(y) / Q(y)). What composition
 needs of the pair is the law of the loss under P; everything follows from the hockey-stick curve
@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 
 ROUNDING = 1e-14
-"""Relative error, and error of a loss, that some dozen operations in floating point can add up to."""
+"""Relative error, and error of a loss, of a few dozen operations in floating point."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +36,6 @@ class PrivacyLoss:
     Guarantee: for every a >= 0 the hockey-stick curve of each pair of neighbouring inputs is at most
     ``(1 + slack)`` times the curve of these atoms.
 
-    Parameters
-    ----------
-    losses
-        (k,) finite losses, increasing.
-    masses
-        (k,) the first law's probability of each; the second law's is ``masses * exp(-losses)``.
-    infinity
-        Probability of outputs that the second law cannot give, or of which nothing better is known.
-    slack
-        Relative room for floating-point errors in the masses.
-
-    Examples
-    --------
     Randomized response at log 3:
 
     >>> loss = PrivacyLoss(np.log([1 / 3, 3.0]), np.array([0.25, 0.75]))
@@ -56,9 +44,13 @@ class PrivacyLoss:
     """
 
     losses: Floats
+    """(k,) finite losses, increasing."""
     masses: Floats
+    """(k,) the first law's probability of each; the second law's is ``masses * exp(-losses)``."""
     infinity: float = 0.0
+    """Probability of outputs that the second law cannot give, or for which no finite loss is known."""
     slack: float = ROUNDING
+    """Relative room for floating-point errors in the masses."""
 
     def __post_init__(self) -> None:
         if self.losses.shape != self.masses.shape or self.losses.ndim != 1 or self.losses.size == 0:
@@ -67,6 +59,12 @@ class PrivacyLoss:
             raise InvalidSpecError("losses: must be finite and increase")
         if not (np.all(self.masses >= 0.0) and self.infinity >= 0.0 and self.slack >= 0.0):
             raise InvalidSpecError("masses, infinity and slack must not be negative")
+
+    @classmethod
+    def merged(cls, losses: Floats, masses: Floats, infinity: float = 0.0, slack: float = ROUNDING) -> Self:
+        """The loss with these atoms, in any order; atoms of equal loss become one."""
+        distinct, index = np.unique(losses, return_inverse=True)
+        return cls(distinct, np.bincount(index, masses).astype(np.float64), infinity, slack)
 
     @cached_property
     def max_loss(self) -> float:
@@ -89,7 +87,7 @@ class PrivacyLoss:
     def log_moment(self, rate: float) -> float:
         """Log of E exp(rate * loss) over finite losses: rate times the Rényi divergence of order rate + 1.
 
-        Never below the exact value: the slack is in it.
+        It is never below the exact value, as it includes the slack.
         """
         exponents = rate * self.losses + self._log_masses
         peak = float(exponents.max())
@@ -112,7 +110,7 @@ class PrivacyLoss:
         """
         scaled = self.losses / step
         below = np.floor(scaled)
-        # A loss that is a grid point except for rounding goes to the point above it.
+        # A loss that differs from a grid point by rounding only is moved to the point above it.
         share = np.expm1(np.minimum(below * step - self.losses, 0.0)) / math.expm1(-step)
         upper = self.masses * np.minimum(share * (1.0 + ROUNDING) + ROUNDING * (scaled > below), 1.0)
         first = int(below[0])
@@ -123,7 +121,7 @@ class PrivacyLoss:
 
 
 def from_cells(edges: Floats, first: Floats, decay: Floats, infinity: float, slack: float) -> PrivacyLoss:
-    """The dominating loss on k + 1 ``edges`` of atoms of which only the k cells between edges are known.
+    """The dominating loss on k + 1 ``edges``, for atoms of which only their cells between edges are known.
 
     Cell j has mass ``first[j]`` under the first law, and the mean ``decay[j]`` of exp(edge j - loss), so that
     its mass under the second law is ``first * decay * exp(-edge)``. ``infinity`` and ``slack`` are those of

@@ -1,4 +1,4 @@
-"""The dominating pair of a table: the concave hull of the receiver curves of all pairs of rows, in integers.
+"""The dominating pair of a table: the concave hull of the ROC curves of all pairs of rows, in integers.
 
 For two rows P, Q of a table, a set S of outputs is a point (Q(S), P(S)). The hockey-stick curve is a maximum
 over such points, H(a) = max over S of P(S) - a Q(S), reached at a set of the outputs with the largest
@@ -26,11 +26,11 @@ from fl_privquant.array_types import Ints
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-# Pairs of rows at once: bounds the memory to some 100 MB.
+# Numbers that are sorted at a time, which limits the memory to some 100 MB.
 _BLOCK = 1 << 21
-# Slopes whose tangent points span the hull that shortlists the others.
+# Directions whose tangent points span a first hull, below which other points are discarded.
 _DIRECTIONS = 512
-# Distance, in units of 2^-32, within which floats cannot tell on which side of a line a point is.
+# Points closer than this to the first hull, in units of 2^-32, are kept: floats could be wrong there.
 _UNSURE = 64.0
 
 
@@ -43,10 +43,8 @@ def dominating_loss(table: CertifiedTable) -> PrivacyLoss:
     reachable = finite[finite[:, 1] > 0][::-1]
     losses = np.log(reachable[:, 1] / reachable[:, 0])
     losses = np.minimum(losses + ROUNDING * (1.0 + np.abs(losses)), table.epsilon)
-    # Corners that are closer than rounding are one: the upper loss for both.
-    merged, index = np.unique(losses, return_inverse=True)
-    masses = np.bincount(index, reachable[:, 1] / TOTAL_WEIGHT).astype(np.float64)
-    return PrivacyLoss(merged, masses, infinity)
+    # Corners that rounding does not separate become one, with the larger loss.
+    return PrivacyLoss.merged(losses, reachable[:, 1] / TOTAL_WEIGHT, infinity)
 
 
 def hull_corners(weights: Ints) -> Ints:
@@ -72,8 +70,8 @@ def _receiver_points(first: Ints, second: Ints) -> Ints:
     top, bottom = np.broadcast_arrays(first[:, None, :], second[None, :, :])
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(top > 0, top / bottom, -1.0)
-    # Floats may sort near-equal ratios wrongly: that only moves a point of the curve inside the hull by
-    # less than one unit in the last place of a ratio, and is made good by PrivacyLoss.slack.
+    # Floats may sort nearly equal ratios wrongly. That moves a point of the curve inside the hull by less
+    # than one unit in the last place of a ratio, which PrivacyLoss.slack covers.
     order = np.argsort(-ratio, axis=2, kind="stable")
     tops = np.cumsum(np.take_along_axis(top, order, axis=2), axis=2)
     bottoms = np.cumsum(np.take_along_axis(bottom, order, axis=2), axis=2)
@@ -90,7 +88,7 @@ def _shortlisted(points: Ints) -> Ints:
     tangent = {int(np.argmax(np.cos(t) * floats[:, 1] - np.sin(t) * floats[:, 0])) for t in angles}
     hull = _upper_hull(points[sorted(tangent | {0, len(points) - 1})])
     height = np.interp(floats[:, 0], hull[:, 0].astype(np.float64), hull[:, 1].astype(np.float64))
-    # The left end may be a vertical edge, where interpolation in b says nothing: keep its points.
+    # The left end may be a vertical edge, where the hull has no height: all its points are kept.
     return np.asarray(points[(floats[:, 1] >= height - _UNSURE) | (points[:, 0] == 0)])
 
 

@@ -1,4 +1,4 @@
-r"""Laws of two rows, and the worst case of the other clients in their secure sum: many cases at once.
+r"""Laws of two rows, and the worst case of the other clients in a secure sum, bounded for many cases at once.
 
 By step 1 of :mod:`fl_privquant.loss.two_row_sums`, every other client is at one of the two rows, and a case
 is how many of them are at the upper one. There are as many cases as clients: too many to look at each.
@@ -8,8 +8,8 @@ In the cases with first..last clients at the upper row, ``first`` are at the upp
 the rows. One law covers all these cases, as follows.
 
 * With a probability c such a client draws from the part that the two rows have in common, whatever its row.
-  Tell the adversary which clients do so, and leave out those that do not. Leaving out a client reveals no
-  less: the sum with it is the sum without it plus independent noise.
+  Tell the adversary which clients do so, and leave the others out of the sum. Leaving out a client can only
+  reveal more: the sum with it is the sum without it plus independent noise.
 * *Blocks.* The sum of b draws from the upper row has nearly the law of b draws from the lower row, shifted by
   a whole number s, if s is nearly b times the difference of the two means. So the two laws have a far larger
   part in common than single draws, once one of them is shifted; a known shift of the sum reveals nothing. Let
@@ -21,22 +21,20 @@ the rows. One law covers all these cases, as follows.
   which grows with i, the mean divergence is at most H_1 + T_1 (H_2 - H_1) + T_2 (H_3 - H_2) + ...: that of a
   mixture of these sums, of which it is known which one holds. What is left, 1e-30, is charged as a cut tail.
 
-Groups are made as large as the bound allows that they must stay within: that of the worst case known, and a
-little more. Whatever the groups are, the largest of their bounds holds.
+Groups are as large as possible while their bounds stay within that of the worst case known so far, plus a
+small tolerance. The largest bound of all groups holds, whatever the groups are.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_law, convolve, width_of_sum
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.normal_pairs import pair_separation
@@ -46,26 +44,26 @@ MOST_CELLS = 64
 """Cells of distances beyond which nothing is certified."""
 
 _UNIT = 2.0**-53
-# Tails with less than this probability are cut off after each convolution: far below what may be spared.
+# Tails of less than this probability are cut off after each convolution; it is far below what is spared.
 _CUT = 1e-30
-# Products of lengths that are convolved directly: an FFT would lose more than may be spared.
+# All convolutions are direct, as the error of an FFT would exceed what may be spared.
 _DIRECT = 1 << 62
-# How far above the worst case the bound may be, as a share, for so many others or more; less for fewer.
+# How far above the worst case the bound may be, as a share, with at least so many others; less with fewer.
 _TOLERANCE, _MANY_OTHERS = 2e-5, 25_000
-# Multiplications after which twice as much is tolerated: so many bounds of groups, at least and at most.
+# Multiplications after which the tolerance doubles: so many bounds of groups, at least and at most.
 _WORK, _LEAST_BOUNDS, _MOST_BOUNDS = 4e8, 16, 400
 # Probabilities with which more single draws, and more blocks, are left out than in each law of the mixture.
 _RARELY_MORE_DRAWS = (0.3, 0.03, 1e-3, 1e-8, 1e-30)
 _RARELY_MORE_BLOCKS = (0.3, 0.3, 1e-2, 1e-6, 1e-30)
-# Draws of a block, at least, and blocks that all draws would make.
+# The fewest draws of a block, and the fewest blocks that all draws must be enough for.
 _LEAST_BLOCK, _LEAST_BLOCKS = 8, 8
-# Cases that are looked at first, evenly spaced; and room for what the size of a group is guessed from.
+# Cases that are computed first, evenly spaced; and the factor by which guesses of costs are enlarged.
 _PROBED, _GUESS_ROOM = 5, 1.15
-# Draws that are left out, at the least, where what is lost by that is divided by.
+# Least number of draws that are left out, where it is a divisor.
 _LEAST_LEFT_OUT = 1e-9
-# Bits from which on a binomial law is more accurate than repeated convolutions.
+# With at least so many bits a binomial law is more accurate than repeated convolutions.
 _MANY = 256
-# Rows a little beyond the two are differences of rounded numbers, a hundredth of them or more.
+# Rounding units of rows a little beyond the two: they are differences, of at least a hundredth of the terms.
 _ROW_UNITS = 512
 
 
@@ -76,7 +74,7 @@ class TwoRows:
     Two of them are equal if all their numbers are.
     """
 
-    codes: NDArray[np.int64]
+    codes: Ints
     low: Floats
     high: Floats
     slope: float
@@ -140,25 +138,13 @@ class TwoRows:
 
     def listed(self, weights: Floats) -> Floats:
         """Weights of the codes, on all integers from 0."""
-        values = np.zeros(int(self.codes[-1]) + 1)
-        values[self.codes] = weights
-        return values
-
-
-class _Kind(Enum):
-    """What is known about other draws: their row, or that they are from the common part of both rows."""
-
-    LOWER = 0
-    UPPER = 1
-    COMMON = 2
-    COMMON_BLOCK = 3
+        return LatticeLaw.of(self.codes, weights).values
 
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Draws that are all from the lower or all from the upper row, and what these two laws have in common."""
+    """Draws that are all from the lower or all from the upper row, and the common part of these two laws."""
 
-    kind: _Kind
     draws: int
     common: float
     """The probability of the common part, rounded down; ``law`` is its law."""
@@ -167,13 +153,13 @@ class _Unit:
     """Probabilities with which more units are left out than are counted, for :meth:`left_out`."""
 
     @classmethod
-    def of(cls, kind: _Kind, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
-        """The unit whose two laws are both nowhere below ``least``, but for a shift."""
+    def of(cls, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
+        """The unit whose two laws, one of them shifted, are both at least ``least`` everywhere."""
         law = LatticeLaw(0, least / least.sum(), (least.size + 4) * _UNIT)
-        return cls(kind, draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
+        return cls(draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
 
     def left_out(self, number: int) -> tuple[list[int], Floats]:
-        """How many of so many units are left out, and the probability, rounded up, of more.
+        """How many of ``number`` units are left out, and the probability, rounded up, of more.
 
         One of each for every probability of ``rarely``.
         """
@@ -188,7 +174,7 @@ class _Unit:
         return [counts.first + place for place in places], more[places]
 
     def usually_left_out(self, number: int) -> float:
-        """About how many draws of so many units are left out."""
+        """About how many draws of ``number`` units are left out."""
         mean = number * (1.0 - self.common)
         return self.draws * min(mean + 2.0 * math.sqrt(mean), number)
 
@@ -201,7 +187,7 @@ class OtherClients:
     others: int
     spare: float
     """The probability that may be spared at a distance of 1 of the two shares."""
-    _sums: dict[tuple[_Kind, int], LatticeLaw] = field(default_factory=dict)
+    _sums: dict[tuple[LatticeLaw, int], LatticeLaw] = field(default_factory=dict)
 
     def worst(self) -> float:
         """The largest separation of two shares over all cases, in units of their distance; rounded up."""
@@ -232,7 +218,7 @@ class OtherClients:
         return largest
 
     def probed(self) -> float:
-        """The same for all others at the lower row, and for the last case."""
+        """The separation in two cases only: all others at the lower row, and the last case."""
         return max(self._bound(0, 1), self._bound(self._end - 1, 1))
 
     @property
@@ -246,7 +232,7 @@ class OtherClients:
         return float(_TOLERANCE * few * 2.0 ** (looked_at // patience))
 
     def _affordable(self, share: float, most: int) -> int:
-        """The size of the largest group, about, whose bound is too large by no more than that share."""
+        """About the size of the largest group whose bound is too large by no more than that share."""
         fits, too_large = 1, most + 1
         while too_large - fits > 1:
             middle = (fits + too_large) // 2
@@ -259,7 +245,7 @@ class OtherClients:
         return 0.5 * max(left_out, _LEAST_LEFT_OUT) / self.others
 
     def _units(self, size: int) -> list[tuple[_Unit, int]]:
-        """The units that the draws consist of in which a group of so many cases differs."""
+        """The units of those draws whose rows differ within a group of ``size`` cases, and their numbers."""
         draws, block = size - 1, self._block
         blocks = 0 if block is None else max(draws + 1 - block.draws, 0) // block.draws
         if block is None or blocks == 0:
@@ -270,16 +256,16 @@ class OtherClients:
     def _single(self) -> _Unit:
         """The unit of one draw."""
         least = self.law.listed(np.minimum(self.law.low, self.law.high))
-        return _Unit.of(_Kind.COMMON, 1, least, _RARELY_MORE_DRAWS)
+        return _Unit.of(1, least, _RARELY_MORE_DRAWS)
 
     @cached_property
     def _block(self) -> _Unit | None:
-        """The unit of as many draws as shift the mean by about one; None if these are few, or most of all."""
+        """The unit of as many draws as shift the mean by about one; None if these are too few or too many."""
         rise = float((self.law.high - self.law.low) @ self.law.codes)
         draws = round(1.0 / max(abs(rise), 1e-9))
         if not _LEAST_BLOCK <= draws <= self.others // _LEAST_BLOCKS:
             return None
-        lower, upper = self._power(_Kind.LOWER, draws), self._power(_Kind.UPPER, draws)
+        lower, upper = self._power(self._lower, draws), self._power(self._upper, draws)
         upper = replace(upper, first=upper.first - round(draws * rise))
         start = max(lower.first, upper.first)
         end = min(lower.first + lower.values.size, upper.first + upper.values.size)
@@ -290,12 +276,12 @@ class OtherClients:
         # On a lattice with gaps a shift may leave nothing in common.
         if least.sum() < 0.5:
             return None
-        return _Unit.of(_Kind.COMMON_BLOCK, draws, least, _RARELY_MORE_BLOCKS)
+        return _Unit.of(draws, least, _RARELY_MORE_BLOCKS)
 
     def _bound(self, first: int, size: int) -> float:
         """A bound for all cases with ``first`` to ``first + size - 1`` clients at the upper row."""
         lower = self.others - first - (size - 1)
-        others = convolve(self._power(_Kind.UPPER, first), self._power(_Kind.LOWER, lower), _DIRECT, _CUT)
+        others = convolve(self._power(self._upper, first), self._power(self._lower, lower), _DIRECT, _CUT)
         mixture = [WeightedLaw(others, 1.0)] if size == 1 else self._mixture(others, self._units(size))
         ends = np.linspace(0.0, 1.0, self.law.num_cells + 1)
         separations = [
@@ -306,7 +292,7 @@ class OtherClients:
         return max(separations)
 
     def _mixture(self, others: LatticeLaw, units: list[tuple[_Unit, int]]) -> list[WeightedLaw]:
-        """The sum with all units but those that are left out, by how many these are; the most first."""
+        """The sums without the units that are left out, one for each number of these, the largest first."""
         counts = [(unit, number, *unit.left_out(number)) for unit, number in units]
         more = np.sum([chances for *_, chances in counts], axis=0)
         weights = -np.diff(more[:-1], prepend=1.0, append=0.0)
@@ -315,12 +301,12 @@ class OtherClients:
         for at in reversed(range(more.size)):
             for unit, number, left_out, _ in counts:
                 added = number - left_out[at] if not mixture else left_out[at + 1] - left_out[at]
-                total = convolve(total, self._power(unit.kind, added), _DIRECT, _CUT)
+                total = convolve(total, self._power(unit.law, added), _DIRECT, _CUT)
             mixture.append(WeightedLaw(total, float(weights[at])))
         return mixture
 
     def _pair(self, mixture: list[WeightedLaw], middle: float, distance: float) -> float:
-        """The separation of two shares around a middle, at a distance; which of the laws holds is known."""
+        """The separation of two shares at a distance; the adversary knows which law of the mixture holds."""
         rows = (self.law.row(middle + sign * 0.5 * distance) for sign in (1.0, -1.0))
         first, second = (
             np.concatenate([part.weight * np.convolve(row, part.law.values) for part in mixture])
@@ -331,16 +317,26 @@ class OtherClients:
         lost = math.fsum(part.weight * part.law.lost for part in mixture)
         return pair_separation(first, second, relative, lost, self.spare * distance)
 
-    def _power(self, kind: _Kind, count: int) -> LatticeLaw:
-        """The law of the sum of so many draws of one kind, computed once."""
-        key = (kind, count)
+    @cached_property
+    def _lower(self) -> LatticeLaw:
+        """The law of one draw from the lower row."""
+        return LatticeLaw(0, self.law.listed(self.law.low), 0.0)
+
+    @cached_property
+    def _upper(self) -> LatticeLaw:
+        """The law of one draw from the upper row."""
+        return LatticeLaw(0, self.law.listed(self.law.high), 0.0)
+
+    def _power(self, one: LatticeLaw, count: int) -> LatticeLaw:
+        """The law of the sum of ``count`` draws from one law, computed once."""
+        key = (one, count)
         if key not in self._sums:
-            self._sums[key] = self._sum_of(kind, count)
+            self._sums[key] = self._sum_of(one, count)
         return self._sums[key]
 
-    def _sum_of(self, kind: _Kind, count: int) -> LatticeLaw:
-        """The same: a binomial law for many bits, else from sums of powers of two of the draws."""
-        one, bit = self._one(kind), count & -count
+    def _sum_of(self, one: LatticeLaw, count: int) -> LatticeLaw:
+        """The law of such a sum: binomial for many bits, else convolved from powers of two of the draws."""
+        bit = count & -count
         if count == 0:
             return LatticeLaw(0, np.ones(1), 0.0)
         if count >= _MANY and one.values.size == 2 and one.values.min() > 0.0:
@@ -348,12 +344,4 @@ class OtherClients:
         if count == 1:
             return one
         part = count // 2 if count == bit else bit
-        return convolve(self._power(kind, count - part), self._power(kind, part), _DIRECT, _CUT)
-
-    def _one(self, kind: _Kind) -> LatticeLaw:
-        """The law of one draw, or of one block."""
-        if kind is _Kind.COMMON:
-            return self._single.law
-        if kind is _Kind.COMMON_BLOCK and self._block is not None:
-            return self._block.law
-        return LatticeLaw(0, self.law.listed(self.law.high if kind is _Kind.UPPER else self.law.low), 0.0)
+        return convolve(self._power(one, count - part), self._power(one, part), _DIRECT, _CUT)

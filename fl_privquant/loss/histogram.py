@@ -2,8 +2,8 @@
 
 The blanket argument (:mod:`fl_privquant.loss.blanket`) convolves codes. Where they are fine, such as
 0, 613, 3482, 4095, the sums of a thousand of them have a million values. Give the adversary more than the
-sum: *how many* of the K blanket draws and of the protected client's code are each output. The sum is a
-function of that histogram, so this is a bound for it, and what the codes are does not matter any more.
+sum: *how often* each output occurs among the K blanket draws and the protected client's code. The sum is a
+function of that histogram, so that this is a bound for it, which no longer depends on the codes.
 
 **One dimension.** With b the blanket, the histogram n of N = K + 1 codes, one of them from row P, has
 probability Multinomial_N,b(n) * sum of P_i n_i / (N b_i). So for rows P, P'
@@ -40,10 +40,10 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_privquant.array_types import Floats
-from fl_privquant.law.lattice import LatticeLaw, convolve, power
+from fl_privquant.law.lattice import LatticeLaw, binomial_floors, convolve, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-# Sets of outputs, or products of pairs and outputs, that are gone through.
+# Outputs of which all sets are enumerated, and else the most products of pairs and outputs.
 _MOST_OUTPUTS = 12
 _MOST_PAIRS = 100_000
 _BUCKETS = 8
@@ -56,21 +56,12 @@ _DIRECT = 200_000
 _UNIT = 2.0**-53
 
 
-def histogram_loss(
-    rows: Floats,
-    number: int,
-    share: float,
-    local: PrivacyLoss,
-    floors: Callable[[int], list[tuple[int, float]]],
-) -> PrivacyLoss | None:
+def histogram_loss(rows: Floats, number: int, share: float, local: PrivacyLoss) -> PrivacyLoss | None:
     """The loss of one draw from a row, seen in the histogram with those draws that are from the blanket.
 
     ``rows`` are all (R, m) rows of the table. Each of ``number`` other clients draws from the blanket with
-    probability ``share``. ``local`` is the loss where nothing else is seen. ``floors`` gives, for a number of
-    buckets, the least number of blanket draws in each bucket, in equal steps, and its probability; what the
-    probabilities lack to 1 is charged as local.
-
-    None where there are too many rows and outputs to go through.
+    probability ``share``. ``local`` is the loss where nothing else is seen. The result is None where there
+    are too many rows and outputs to go through.
     """
     rows = np.unique(rows[:, rows.max(axis=0) > 0.0], axis=0)
     low = rows.min(axis=0)
@@ -78,14 +69,15 @@ def histogram_loss(
     stop_loss = _stop_loss(rows, blanket)
     if stop_loss is None:
         return None
-    buckets = floors(_BUCKETS)
+    # What the probabilities of the buckets lack to 1 is charged as local.
+    buckets = binomial_floors(number, share, _BUCKETS)
     covered = math.fsum(weight for _, weight in buckets)
     uncovered = max(1.0 - covered * (1.0 - 1e-12), 0.0)
     top = local.max_loss
     typical = max(round(number * share), 1)
     draw, width, _, _ = _dominating_draw(rows, blanket, 1.0, stop_loss, _FINE)
     values = width * np.arange(draw.values.size)
-    # About the standard deviation of the loss: Z* has mean 0 where a is 1.
+    # About the standard deviation of the loss, as Z* has mean 0 where a is 1.
     spread = math.sqrt(
         max(float(draw.values @ values**2) - float(draw.values @ values) ** 2, 1e-12) / typical
     )
@@ -167,7 +159,7 @@ def _dominating_draw(
     curve = np.maximum(stop_loss(ratio, grid), np.maximum(1.0 - ratio - grid, 0.0))
     curve[-1] = 0.0
     slopes: Floats = np.concatenate([[-1.0], np.diff(curve) / step, [0.0]])
-    # Differences of numbers that are right to some units: what may be too much is taken off, and charged.
+    # Slopes are differences of rounded numbers: their possible error is taken off, and charged as lost.
     wrong = 64.0 * _UNIT * (1.0 + ratio + abs(start)) / step
     values = np.maximum(np.diff(slopes) - wrong, 0.0)
     return LatticeLaw(0, values, 8.0 * _UNIT, 2.0 * wrong * values.size), step, start, max(end, 0.0)

@@ -12,8 +12,8 @@ for all inputs; rounding and the wrap are mixtures and post-processing.
 **The law of the sum.** Skellam noises add up to Skellam noise. Discrete Gaussians nearly add up to one: the
 probabilities of a sum of n with parameter sigma^2 are within a factor e^tau of the discrete Gaussian with n
 sigma^2, tau = 10 * sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1)) (Kairouz, Liu, Steinke 2021, on
-sums of discrete Gaussians); where tau is not next to nothing, sigma is small and the sum is convolved.
-Discrete Laplace noise is convolved.
+sums of discrete Gaussians). Where tau is not negligible, sigma is small and the sum is convolved. Discrete
+Laplace noise is always convolved.
 
 **What is drawn** is a table whose probabilities are multiples of 2^-127. Where the ideal probability is
 above 2^-70 they agree to 2^-50; what is below has total mass ``lost`` and is charged as an infinite loss.
@@ -37,7 +37,7 @@ from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skell
 
 # Probabilities below this, 2^-70, are not relied on.
 _LEAST = 8e-22
-# Of a probability that is the exponential of a number up to a hundred, with what tables round.
+# Relative error of a probability that is the exponential of a number up to 100, and of rounding in tables.
 _EXPONENTIAL = 1e-13
 # Accuracy of scipy's scaled Bessel function, checked against exact tables to 3e-12.
 _BESSEL = 1e-10
@@ -52,8 +52,6 @@ class NoisyInteger:
 
     noise: IntegerNoise
     max_shift: int
-    reach: int | None = None
-    """How far beyond 0..max_shift a client clamps what it sends; None where it does not clamp."""
     pure_epsilon: float = math.inf
     """The certified pure epsilon of what is clamped; infinite where there is none."""
 
@@ -72,28 +70,28 @@ class NoisyInteger:
         masses = first[usable]
         if math.isfinite(self.pure_epsilon):
             losses, masses, unknown = self._pure(num_honest, losses, masses, unknown)
-        merged, index = np.unique(np.append(losses, 0.0), return_inverse=True)
-        gathered = np.bincount(index, np.append(masses, 0.0), merged.size).astype(np.float64)
-        return PrivacyLoss(merged, gathered, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
+        atoms = np.append(losses, 0.0), np.append(masses, 0.0)
+        return PrivacyLoss.merged(*atoms, min(unknown, 1.0), 2.0 * law.relative + ROUNDING)
 
     def distance_to_ideal(self, num_honest: int) -> float:
-        """The total variation distance of the sum of what is drawn to that of the ideal noises, at most."""
+        """Upper bound of the total variation distance between the sums of drawn and of ideal noises."""
         return num_honest * (self.noise.total_variation + self._clamped)
 
     @property
     def _clamped(self) -> float:
         """Probability that a client clamps: until then its noise is the ideal one."""
-        return 0.0 if self.reach is None else self.noise.tail(self.reach)
+        reach = self.noise.clamped_at(self.max_shift)
+        return 0.0 if reach is None else self.noise.tail(reach)
 
     def _pure(
         self, num_honest: int, losses: Floats, masses: Floats, unknown: float
     ) -> tuple[Floats, Floats, float]:
-        """Losses of a pure release: none exceeds its certified epsilon, so that nothing is infinite.
+        """Losses of a pure release: none exceeds its certified epsilon, so that none is infinite.
 
-        Nor does that of a sum: f(y) / f(y - D) is a mean of such ratios of one noise. Its noise is clamped on
-        each client, far out, which the law of the sum above does not know: with probability q at most
-        anything is clamped, and a hockey-stick curve moves by at most (1 + a) q. Above a = e^epsilon it is 0,
-        and up to there an atom at epsilon + 1, of mass (1 + e^epsilon) q / (1 - 1/e), covers it.
+        The same holds for a sum, as f(y) / f(y - D) is a mean of such ratios of one noise. But the law of the
+        sum does not include that each client clamps its noise. With probability q at most anything is
+        clamped, which changes a hockey-stick curve by at most (1 + a) q. Above a = e^epsilon the curve is 0,
+        and up to there an atom at epsilon + 1, of mass (1 + e^epsilon) q / (1 - 1/e), covers that change.
         """
         epsilon = self.pure_epsilon
         if num_honest == 1:
@@ -104,13 +102,13 @@ class NoisyInteger:
 
 
 def noise_sum(noise: IntegerNoise, count: int) -> LatticeLaw:
-    """The law of the sum of ``count`` independent noises, cut where its probabilities are next to nothing."""
+    """The law of the sum of ``count`` independent noises, cut where probabilities are negligible."""
     ideal = ideal_sum(noise, count)
     return replace(ideal, lost=ideal.lost + count * noise.total_variation)
 
 
 def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> LatticeLaw:
-    """The same for the laws that tables are made for, with probabilities down to ``least``."""
+    """The law of the sum of ideal noises, which tables approximate, with probabilities down to ``least``."""
     if isinstance(noise, Skellam) and (count > 1 or least < _LEAST):
         variance = count * float(noise.variance)
         return _two_sided(lambda k: np.asarray(ive(k, variance), dtype=np.float64), variance, _BESSEL, least)
@@ -121,7 +119,7 @@ def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> Lattice
     single = _two_sided(noise.pmf, float(noise.variance), _EXPONENTIAL, least)
     if count == 1:
         return single
-    # An FFT loses more than the least probabilities that are listed when they are to be relied on.
+    # The error of an FFT exceeds very small probabilities, so that these are convolved directly.
     return power(single, count) if least >= _LEAST else power(single, count, _DIRECT, 1e-3 * least)
 
 
@@ -141,7 +139,7 @@ def sum_gap(noise: DiscreteGaussian, count: int) -> float:
 
 def _two_sided(pmf: Callable[[Ints], Floats], variance: float, relative: float, least: float) -> LatticeLaw:
     """A symmetric log-concave law from its probabilities, down to ``least``."""
-    # Enough for Gaussian tails; those of Laplace noise are fatter, and are doubled until they fit.
+    # This is enough for Gaussian tails; for the heavier ones of Laplace noise it is doubled until it fits.
     reach = int(math.sqrt(100.0 * variance)) + 64
     while True:
         if reach > _WIDEST:

@@ -1,8 +1,8 @@
-"""Integer noise, and updates of bounded L2 norm: normal pairs for every whole shift, and authors' theorems.
+"""Integer noise on updates of bounded L2 norm: a bound by normal pairs, and the theorems of the papers.
 
 Norms are in units of the clip. Inputs are rounded at random to integers. Let the two inputs use the same
-random numbers for it, and tell them to the adversary, which costs at most as much as not to tell (joint
-convexity): a coordinate of difference D, in lattice steps, then gives integers whose difference k is one of
+random numbers for it, and tell them to the adversary, who can then only learn more (joint convexity). A
+coordinate of difference D, in lattice steps, then gives integers whose difference k is one of
 the two whole numbers next to D, with mean D, independently of the other coordinates.
 
 **Normal pairs.** Let F(t) be the probability that the sum of the n honest noises is t or more, and a the
@@ -69,15 +69,15 @@ from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skell
 # Beyond this an exponential overflows.
 _FAR = 700.0
 _FLOAT_ROOM = 1.0 + 1e-9
-# Probability, for a whole update, that a shift reveals everything; and those with which the length of a
-# rounded difference exceeds its bounds, of which the last is charged like the first.
+# The probability, for a whole update, that a shift reveals everything; and the probabilities with which the
+# length of a rounded difference exceeds its bounds. The last of these is charged like the first.
 _CHARGED = 1e-11
 _CHANCES = (0.3, 0.03, 1e-3, 1e-6, 1e-11)
-# Probabilities of the sum are listed down to the first, far below what is spared, which the second bounds.
+# Probabilities of the sum are listed down to the first; the second is the least that may be spared.
 _LISTED, _LEAST_SPARE = 1e-36, 1e-28
 _TIMES_APART = 100.0
 _UNIT = 2.0**-53
-# Largest separation of one coordinate that is looked for; about this much above what is guessed.
+# Largest separation of one coordinate that is tried, and the factor by which guesses are enlarged.
 _LARGEST, _ROOM = 3.0, 1.25
 _RATES = np.geomspace(1e-6, 64.0, 161)
 _COARSE = 10
@@ -103,14 +103,14 @@ class NoisyUpdate:
 
     @property
     def grid(self) -> _Grid:
-        """Differences of a coordinate: none can differ by more than the lattice is wide."""
+        """The grid of differences of a coordinate, which are at most the width of the lattice."""
         return _Grid.of(self.integer.max_shift)
 
     def bound(self, renyi: Callable[[float], float]) -> NormBound:
-        """The moments by a bound for ideal noise, with what it costs that noise is drawn from tables.
+        """The moments by a bound for ideal noise, corrected for noise that is drawn from tables.
 
-        That is a chance of an infinite loss, and a relative error. Where the ideal probabilities can be
-        relied on, those of a table agree with them to 2^-50; the outputs where they cannot are those that
+        The correction is a probability of an infinite loss, and a relative error. Where ideal probabilities
+        are accurate, those of a table agree with them to 2^-50; other outputs are those that
         :meth:`NoisyInteger.loss` charges as infinite.
         """
         unknown = self.integer.loss(self.num_honest)
@@ -124,7 +124,7 @@ def shifted_noise_loss(update: NoisyUpdate) -> NamedLoss | None:
     integer, dimension, squared = update.integer, update.dimension, update.squared
     farthest = min(integer.max_shift, math.ceil(math.sqrt(squared)) + 1)
     apart = integer.distance_to_ideal(update.num_honest)
-    # A sum that is further from the ideal one has to spare more.
+    # The further the sum is from the ideal one, the more probability is spared.
     revealed = max(_CHARGED / dimension, _TIMES_APART * apart)
     separation = _shift_separation(integer.noise, farthest, update.num_honest, revealed, apart)
     if math.isinf(separation):
@@ -141,16 +141,15 @@ def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: 
         gaussian_loss(separation * rounded_length(max_shift, squared, dimension, chance))
         for chance in _CHANCES
     ]
-    # The length is told to the adversary, and is no more than each bound except for its chance.
+    # The adversary is told which of the bounds the length stays within.
     weights = [likely - rare for likely, rare in pairwise(chances)]
     values = np.concatenate([loss.losses for loss in losses])
     masses = np.concatenate([weight * loss.masses for weight, loss in zip(weights, losses, strict=True)])
-    merged, index = np.unique(values, return_inverse=True)
     infinity = _CHANCES[-1] + sum(
         weight * loss.infinity for weight, loss in zip(weights, losses, strict=True)
     )
     slack = max(loss.slack for loss in losses) + ROUNDING
-    return PrivacyLoss(merged, np.bincount(index, masses, merged.size).astype(np.float64), infinity, slack)
+    return PrivacyLoss.merged(values, masses, infinity, slack)
 
 
 @lru_cache(maxsize=64)
@@ -212,7 +211,7 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
 
 @lru_cache(maxsize=256)
 def rounded_mean_square(max_shift: int, squared: float, dimension: int) -> float:
-    """The largest mean of the squared length of such a difference: for comparing lattices, no bound."""
+    """The largest mean of the squared length of such a difference. It compares lattices and is no bound."""
     grid = _Grid.of(max_shift)
     share = grid.far - np.floor(grid.far)
     mean = grid.far**2 + share * (1.0 - share)
@@ -272,7 +271,7 @@ class _Grid:
             return np.asarray((order - 1.0) * (square * k**2 + linear * k))
 
         low, high = exponent(below), exponent(below + 1.0)
-        # Far apart, the larger one rules, and would overflow; near each other their logarithms cancel.
+        # Far apart, the larger exponent would overflow; near each other, their logarithms would cancel.
         with np.errstate(divide="ignore"):
             apart = np.logaddexp(low + np.log1p(-share), high + np.log(share))
         together = low + np.log1p(share * np.expm1(np.minimum(high - low, _FAR)))
@@ -284,9 +283,9 @@ class _Grid:
 def _hull_at(x: Floats, y: Floats, at: float) -> float:
     """The upper concave hull of points with increasing x >= 0 and y, at ``at``; flat beyond the last.
 
-    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a bound, so that the
-    search for the best one needs no care. A chord of two points around ``at`` gives a slope; the point that
-    is furthest above it takes the place of one of the two, until there is none.
+    It is the least of slope * at + max(y - slope * x) over slopes >= 0: each slope gives a valid bound, so
+    that the search for the best one may be approximate. A chord of two points around ``at`` gives a slope;
+    the point that is furthest above it takes the place of one of the two, until there is none.
     """
     left, right = 0, x.size - 1
     best = float(y[-1])

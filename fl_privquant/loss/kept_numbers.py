@@ -1,7 +1,7 @@
-"""Numbers that take long to compute, kept on disk so that a search which was made once is quick.
+"""Numbers that take long to compute, kept on disk so that the same search is quick the next time.
 
-No guarantee is read from here: what a search ends with is certified in the process that states it. The clip
-of about the least error, and estimates of errors, only say where to look.
+No guarantee is read from disk: the result of a search is certified in the process that states it. The numbers
+kept here, such as the clip with about the least error, only say where to search.
 
 A number is kept under everything that it follows from: its arguments, and the source of the rooms ``law``,
 ``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that computed it. A file is read
@@ -26,7 +26,7 @@ from fl_privquant.errors import CertificationError
 
 __all__ = ["kept_numbers"]
 
-# What takes less processor time than this is not worth a file.
+# Numbers that take less processor time than this are not kept.
 _SECONDS = 0.03
 _PACKAGE = Path(__file__).parent.parent
 

@@ -1,8 +1,8 @@
-"""Two normal laws of the same width: how well they are told apart, in closed form.
+"""Two normal laws of the same width: the privacy loss of telling them apart, in closed form.
 
-Many guarantees end here: normal noise, sums that are dominated by a normal pair, and what a budget allows of
-either. Adaptive releases of normal pairs cost what one pair does whose squared separation is the sum of
-theirs (Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022, Corollary 2).
+Many guarantees are stated by such a pair: those of normal noise, and of sums that a normal pair dominates.
+Adaptive releases of normal pairs cost as much as one pair whose squared separation is the sum of theirs
+(Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022, Corollary 2).
 
 Reference for the closed form: Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy:
 Analytical Calibration and Optimal Denoising", ICML 2018, Theorem 8.
@@ -11,6 +11,7 @@ Analytical Calibration and Optimal Denoising", ICML 2018, Theorem 8.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.special import log_ndtr
 
@@ -29,7 +30,7 @@ def gaussian_delta(separation: float, epsilon: float) -> float:
     if separation == 0.0:
         return 0.0
     half, far = separation / 2.0, epsilon / separation
-    # In logarithms: e^epsilon overflows long before the product does.
+    # In logarithms, as e^epsilon overflows long before the product does.
     log_first, log_second = float(log_ndtr(half - far)), epsilon + float(log_ndtr(-half - far))
     share = -math.expm1(min(log_second - log_first, 0.0))
     return math.exp(log_first) * (share + _LAST_DIGITS * (1.0 - log_first)) * _FLOAT_ROOM
@@ -41,13 +42,7 @@ def gaussian_separation(epsilon: float, delta: float) -> float:
     >>> round(gaussian_separation(1.0, 0.126937), 5)
     1.0
     """
-    low, high = 0.0, 1.0
-    while gaussian_delta(high, epsilon) <= delta:
-        low, high = high, 2.0 * high
-    while high - low > _TOLERANCE * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
-    return low
+    return _turning_point(lambda separation: gaussian_delta(separation, epsilon) <= delta)[0]
 
 
 def gaussian_epsilon(separation: float, delta: float) -> float:
@@ -62,10 +57,15 @@ def gaussian_epsilon(separation: float, delta: float) -> float:
         return 0.0
     if delta <= 0.0:
         return math.inf
+    return _turning_point(lambda epsilon: gaussian_delta(separation, epsilon) > delta)[1]
+
+
+def _turning_point(holds: Callable[[float], bool]) -> tuple[float, float]:
+    """Two numbers, equal to 12 digits; ``holds`` is true up to the first, and false from the second on."""
     low, high = 0.0, 1.0
-    while gaussian_delta(separation, high) > delta:
+    while holds(high):
         low, high = high, 2.0 * high
     while high - low > _TOLERANCE * high:
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if gaussian_delta(separation, middle) <= delta else (middle, high)
-    return high
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high

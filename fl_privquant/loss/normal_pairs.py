@@ -1,4 +1,4 @@
-r"""Two laws that are no easier to tell apart than two normal ones: one check at every likelihood ratio.
+r"""Bounds of the distance of two laws by that of two normal laws, checked at every likelihood ratio.
 
 A test of P against P' has a level (its probability under P') and a power (under P). Among tests of one level
 those that accept the largest likelihood ratios have the greatest power (Neyman and Pearson). For N(m, 1)
@@ -50,7 +50,7 @@ from fl_privquant.array_types import Floats
 
 _UNIT = 2.0**-53
 INVERSE_ERROR = 1e-13
-"""Of the difference of two values of scipy's inverse normal law, each below 40 and right to 5 units."""
+"""Largest error of the difference of two values of scipy's inverse normal law, each below 40."""
 
 _CLOSE = 0.999
 # Logarithm of the least probability that is spared.
@@ -73,7 +73,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     power, level = np.cumsum(first)[:-1], np.cumsum(second)[:-1]
     other_power, other_level = np.cumsum(second[::-1])[-2::-1], np.cumsum(first[::-1])[-2::-1]
     upper = power + level <= other_power + other_level
-    # Sums of that many numbers one after the other, and the order of nearly equal ratios.
+    # Covers the rounding of these sums, and a wrong order of nearly equal ratios.
     relative += (first.size + 8) * _UNIT
     power = np.where(upper, power, other_power) * (1.0 + relative) + (lost - spare)
     level = np.where(upper, level, other_level) * (1.0 - relative) + spare
@@ -87,7 +87,7 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
 def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> float:
     """The probability that each of so many steps may ignore, so that a chain has c' = ``rate`` at most.
 
-    That is 0 where there is none. It holds for chains whose whole separation is at most ``most``, up to 10.
+    It is 0 where there is none, and holds for chains whose whole separation is at most ``most``, up to 10.
     With ``unequal``, the first and the last step may be shorter than the others; ``rate`` is then that of a
     chain as long as ``steps`` whole steps, and a shorter one reveals less in proportion.
     """
@@ -98,9 +98,9 @@ def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> fl
         one_step = spare * (1.0 + math.exp(most / steps * steepness))
         rest = math.exp(most * (1.0 if unequal else (steps - 1) / steps) * steepness)
         if unequal:
-            # Lengths are bounded as if what is spared grew with them, which holds for small tails.
+            # The bound grows with the lengths, as the proof needs, if the spared probability is small enough.
             rest *= 3.0 if square > most**2 else math.inf
-        # 1 less the total variation distance of N(0, 1) and N(most, 1).
+        # The divisor is 1 minus the total variation distance of N(0, 1) and N(most, 1).
         return steps * one_step * rest / (2.0 * float(ndtr(-0.5 * most)))
 
     low, high = _SMALLEST, math.log(min(rate, 0.25))

@@ -1,4 +1,4 @@
-"""Updates of bounded norm: what a whole update costs by its norm, whatever its number of coordinates.
+"""Privacy losses of whole updates of bounded norm, which do not grow with the number of coordinates.
 
 Norms are in units of the clip: an update of L2 norm R, coordinates clipped to [-clip, clip], has norm
 R / clip, and two such updates are at most 2 R / clip apart.
@@ -6,7 +6,7 @@ R / clip, and two such updates are at most 2 R / clip apart.
 **Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
 :mod:`fl_privquant.loss.secure_sum`, by a blanket, and for laws of two rows and sums of bits that of
 :mod:`fl_privquant.loss.two_row_sums`, by the worst case of the other clients; local view,
-:func:`fl_privquant.loss.renyi.renyi_of_update`.
+:mod:`fl_privquant.loss.renyi`.
 
 **Integer noise**: :mod:`fl_privquant.loss.integer_noise_norm`.
 
@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fl_privquant import checks
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.compose import NamedLoss
-from fl_privquant.loss.renyi import renyi_of_update
+from fl_privquant.loss.renyi import renyi_per_squared_distance
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
@@ -57,7 +57,7 @@ class NormBound:
 
     @property
     def max_loss(self) -> float:
-        """Infinite: moments bound no loss."""
+        """Infinite, because moments do not bound the largest loss."""
         return math.inf
 
     def log_moment(self, rate: float) -> float:
@@ -87,7 +87,7 @@ def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_ho
 
 
 def least_separation_by_blanket(law: TwoRows, num_honest: int, rate: float) -> float:
-    """A separation that no bound by a blanket, nor one of the local view, is below; 0 where none is known.
+    """A lower limit of all bounds by a blanket and of the local view; 0 where none is known.
 
     Let a bit be 1 with probability q at the lower and 1 - q at the upper row, s being how fast the share of
     the upper row grows. The blanket is a fair coin, drawn from by K of the others, of mean 2 q (n - 1).
@@ -112,7 +112,7 @@ def secure_sum_loss(
 ) -> NamedLoss | None:
     """The guarantee by a blanket, if the table has one; each coordinate is drawn ``bits`` times and summed.
 
-    The sum of each of these draws over clients is told: as many coordinates, all with the same input.
+    The bound tells the adversary each of these draws, summed over clients, as if it were a coordinate.
     """
     update = UpdateBound(math.sqrt(bits) * (2.0 * l2 * NORM_ROUNDING), bits * dimension)
     certificate = _certificate(table, num_honest)
@@ -120,9 +120,8 @@ def secure_sum_loss(
         return None
     separation = certificate.separation(update.rate)
     if math.isfinite(separation):
-        loss = gaussian_loss(separation * update.widened)
-        charged = replace(loss, infinity=loss.infinity + update.charge)
-        return NamedLoss(charged, "l2 gaussian of the sum")
+        loss = gaussian_loss(separation * update.widened, update.charge)
+        return NamedLoss(loss, "l2 gaussian of the sum")
 
     def renyi(order: float) -> float:
         return certificate.renyi(order) * update.widened**2
@@ -150,8 +149,7 @@ def two_row_loss(
     separation = sum_separation(law, num_honest, update.rate, bits, stratified)
     if math.isinf(separation):
         return None
-    loss = gaussian_loss(separation * update.widened)
-    return NamedLoss(replace(loss, infinity=loss.infinity + update.charge), name)
+    return NamedLoss(gaussian_loss(separation * update.widened, update.charge), name)
 
 
 def continuous_law_loss(
@@ -159,13 +157,13 @@ def continuous_law_loss(
 ) -> NamedLoss | None:
     """The Rényi bound of the local view, for laws without jumps."""
     if num_honest > 1 and _certificate(table, num_honest) is not None:
-        # Of a law whose sum is certified the local view says nothing new, and takes longer.
+        # Where the sum is certified, the local view gives no better bound, and takes longer.
         return None
-    law, distance = table.law, 2.0 * l2 * NORM_ROUNDING
+    law, update = table.law, UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
 
     @lru_cache(maxsize=256)
     def renyi(order: float) -> float:
-        return renyi_of_update(law, order, distance, dimension)
+        return renyi_per_squared_distance(law, order) * update.widened**2
 
     # Each order takes some tenths of a second: a few are enough, and any order above the wanted one bounds
     # it.

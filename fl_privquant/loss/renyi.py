@@ -1,4 +1,4 @@
-"""The cost of L2-bounded vectors: a Rényi divergence in proportion to the squared distance of the inputs.
+"""Rényi divergences that are bounded by the squared distance of the inputs, for updates of bounded L2 norm.
 
 For a continuous piecewise-linear law the rate
 
@@ -36,13 +36,13 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.law import Law
 
 INPUT_ROUNDING = 2.0**-30
-"""How much the dither's 32 bits may add to the distance of two inputs, in units of the clip."""
+"""How much randomized rounding with 32 bits may add to the distance of two inputs, in units of the clip."""
 
 _TOLERANCE = 0.01
 _LARGEST_ORDER = 1e4
 _MOST_BOXES = 1 << 16
 _MOST_ROUNDS = 30
-# Inputs closer than this are taken to meet: their chord would be the difference of rounded numbers.
+# Inputs closer than this count as equal: the difference of their rows would be mostly rounding error.
 _MEETING = 1e-7
 # Covers the rounding of floats, whose quotients are of order 1 and right to some 10 digits.
 _FLOAT_ROOM = 1.0 + 1e-8
@@ -67,23 +67,12 @@ def fisher_information(law: Law) -> float:
     return float(max(at_ends)) * _FLOAT_ROOM
 
 
-def renyi_of_update(law: Law, order: float, distance: float, dimension: int) -> float:
-    """Bound of the Rényi divergence, of an order above 1, of one release of two updates, local view.
-
-    ``distance`` is the L2 distance of the two updates in units of the clip: 2 R / clip for updates of L2 norm
-    R. Clipping coordinates to [-clip, clip] only brings them closer. Each of ``dimension`` coordinates may
-    move by the sampler's rounding.
-    """
-    widened = distance + math.sqrt(dimension) * INPUT_ROUNDING
-    return renyi_per_squared_distance(law, order) * widened**2
-
-
 def renyi_per_squared_distance(law: Law, order: float) -> float:
     """Upper bound of D_order(P_x || P_x') / (x - x')^2 over all inputs; infinite where the law jumps.
 
     At most 1 % above the exact supremum, unless that takes too many boxes; infinite above order 10^4.
 
-    Randomized response is at its most private between the ends, so that the Fisher information rules:
+    For randomized response the Fisher information decides:
 
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
     >>> 1 / 3 <= renyi_per_squared_distance(law, 2.0) <= 1 / 3 * 1.011
@@ -158,7 +147,7 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     # Where a rate overflows, its product with 0 is not used.
     with np.errstate(over="ignore", invalid="ignore"):
         weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
-        # All chords between two pieces that meet are the same mixture of their slopes for every output.
+        # Between two adjacent pieces a chord is the same mixture of their slopes for every output.
         beside = np.maximum(*((weights * slopes[:, 0, 0] ** 2).sum(axis=1) for slopes in own))
         rate = np.where(meeting, beside, (weights * (chords**2).max(axis=(1, 2))).sum(axis=1))
         squares = np.where(meeting, 0.0, gaps**2)
@@ -166,7 +155,7 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     shown = _divergence(p, q, order)
     distances = steps[..., 0] ** 2
     quotients = np.divide(shown, distances, out=np.zeros_like(shown), where=apart[..., 0])
-    # No order loses more than the infinite one, whose largest loss in a box is at a corner.
+    # No order has a larger divergence than the infinite one, whose largest value in a box is at a corner.
     capped = np.divide(
         np.log(p / q).max(axis=(1, 2, 3)), squares, out=np.full(len(boxes), np.inf), where=squares > 0.0
     )
@@ -183,7 +172,7 @@ def _divergence(p: Floats, q: Floats, order: float) -> Floats:
     h = p / q - 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         power_sum = np.log1p((q * h**2 * _excess(h, order)).sum(axis=-1)) / (order - 1.0)
-    # Never above the divergence of infinite order, which also covers an overflow.
+    # It is at most the divergence of infinite order, which also covers an overflow.
     return np.asarray(np.fmin(power_sum, np.log1p(h).max(axis=-1)))
 
 

@@ -1,4 +1,4 @@
-"""Losses in closed form: randomized response, which is the worst of all, Gaussian and Laplace noise."""
+"""Losses in closed form: randomized response, which is the worst case, and Gaussian and Laplace noise."""
 
 from __future__ import annotations
 
@@ -43,15 +43,17 @@ def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
 class NormalLoss(PrivacyLoss):
     """The loss of N(0, 1) and N(``separation``, 1), except for the probability ``infinity``.
 
-    The atoms are a little worse than the pair itself. What composes nothing but such pairs needs no atoms
+    The atoms are slightly worse than the pair itself. They are not needed where only such pairs are composed
     (:func:`fl_privquant.loss.compose.composed_epsilon`).
     """
 
     separation: float = math.inf
 
 
-def gaussian_loss(separation: float) -> NormalLoss:
+def gaussian_loss(separation: float, revealed: float = 0.0) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
+
+    ``revealed`` is a further probability with which nothing is hidden.
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694
@@ -60,10 +62,10 @@ def gaussian_loss(separation: float) -> NormalLoss:
     edges = 0.5 * separation**2 + separation * scores
     log_first, log_second = _log_between(scores), _log_between(scores + separation)
     first = np.exp(log_first)
-    # What lies below the cells is moved up into the lowest one.
+    # The probability below the cells is added to the lowest one.
     first[0] += math.exp(float(log_ndtr(-_REACH)))
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
-    atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))), _SLACK)
+    atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))) + revealed, _SLACK)
     return NormalLoss(atoms.losses, atoms.masses, atoms.infinity, atoms.slack, separation)
 
 

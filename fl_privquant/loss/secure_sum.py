@@ -56,7 +56,7 @@ gamma = sum of low_i, and * the convolution on the lattice of codes.
 
 *Rounding.* Sums Q come with a relative error and a lost mass (:mod:`fl_privquant.law.lattice`). g*Q is
 enlarged by the error of its positive and negative parts, z*Q made smaller; what was lost, and numbers of
-draws below the lowest that is counted on, are a probability of their own, charged to every coordinate
+draws below the lowest that is considered, are a separate probability, charged to every coordinate
 (:attr:`UpdateBound.charge`): what is counted is then a pair of measures of less mass, below its
 dominating pair at every e; such pairs compose as well, and the rest has no more mass than what is charged.
 Between two values of w at which S is known it lies below its chord, and G above its tangent.
@@ -76,10 +76,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.lattice import LatticeLaw, WeightedLaw, binomial_sums, width_of_sum
 from fl_privquant.law.law import Law
@@ -102,19 +101,19 @@ _OUTSIDE = 1e-6
 _BUCKETS = 64
 _STRIKES = 1600
 _TOLERANCE = 1e-5
-# In standard deviations of the score: beyond lies less than any probability that is charged.
+# In standard deviations of the score; the probability beyond is below all that are charged.
 _REACH = 9.5
 # Largest strike and separation for which step 5 of the proof holds.
 _LARGEST_STRIKE, _LARGEST_SEPARATION = 0.5, 0.5
-# How much of the rate b is left for the check of step 5.
+# The share of the rate b that the check of step 5 may use.
 _SHARE = 0.25
 # Relative accuracy of slopes, of scipy's normal law, and of some thousand additions.
 _SLOPE_UNITS, _NORMAL_UNITS, _SUM_UNITS = 1e-12, 3e-14, 1e-11
 # Slopes and rows that are looked at together: some megabytes of strikes each.
 _PAIRS_AT_A_TIME = 256
-# Orders of Rényi divergences at which a sum is looked at: at larger ones no delta in use gains anything.
+# Orders at which Rényi divergences are computed; larger ones help at no delta in use.
 _ORDERS = np.concatenate([[2.0], 3.0 * 1.05 ** np.arange(48), 30.0 * 1.15 ** np.arange(1, 36)])
-# Points of all convolutions together: some seconds. With fewer buckets than the least there is no use.
+# The most points of all convolutions together, which take some seconds; and the fewest useful buckets.
 _MOST_POINTS, _LEAST_BUCKETS = 5e6, 8
 
 
@@ -136,7 +135,7 @@ class SumCertificate:
     def separation(self, rate: float) -> float:
         """The least a that is certified with the given b = ``rate``; infinite if there is none.
 
-        Two inputs at distance D are told apart no better than N(0, 1) and N(a D, 1), except for a probability
+        Two inputs at distance D are as hard to distinguish as N(0, 1) and N(a D, 1), except for a probability
         ``rate`` * D.
         """
         spare = _SHARE * rate
@@ -222,9 +221,9 @@ def certify_sum(
     """The certificate of a table in the sum of ``num_honest`` honest clients.
 
     None where there is none: the law jumps, nobody else is in the sum, or the law has so many pieces, or so
-    fine a lattice, that it would take too long. ``buckets`` are numbers of blanket draws that are told apart,
-    ``num_strikes`` points at which the sum and a normal pair are compared: more of either give a tighter
-    certificate, and take longer.
+    fine a lattice, that it would take too long. ``buckets`` are numbers of blanket draws that are
+    distinguished, ``num_strikes`` points at which the sum and a normal pair are compared: more of either give
+    a tighter certificate, and take longer.
     """
     law = table.law
     if num_honest < 2 or not is_continuous(law) or max(-law.starts[0], law.ends[-1]) > 1.0 + _OUTSIDE:
@@ -258,10 +257,10 @@ class _Pairs:
 
     slopes: Floats
     rows: Floats
-    codes: NDArray[np.int64]
+    codes: Ints
 
     @classmethod
-    def of(cls, law: Law, codes: NDArray[np.int64]) -> _Pairs:
+    def of(cls, law: Law, codes: Ints) -> _Pairs:
         """Every slope of the law with every row."""
         signs = (1.0,) if _is_symmetric(law, codes) else (1.0, -1.0)
         slopes = np.concatenate([sign * np.asarray(slopes_of(law)) for sign in signs])
@@ -298,7 +297,7 @@ class _Pairs:
         terms = strikes.size
         for drawn in sums:
             score = self.score(drawn)
-            # A point counts at the strikes below its quotient: it is put where these end.
+            # A point counts at all strikes below its quotient.
             at = (first + np.searchsorted(strikes, score.quotient, side="left")).ravel()
             upper = (drawn.weight * (score.rise + score.error)).ravel()
             gained += np.bincount(at, upper, gained.size).reshape(cells)
@@ -307,7 +306,7 @@ class _Pairs:
         # From the largest strike down: the small sums keep their digits.
         gained = np.cumsum(gained[:, :0:-1], axis=1)[:, ::-1]
         paid = strikes * np.cumsum(paid[:, :0:-1], axis=1)[:, ::-1]
-        # Of sums of that many positive numbers, one after the other.
+        # The rounding of sums of that many positive numbers.
         rounding = 2.0 * terms * np.finfo(np.float64).eps * (gained + paid)
         return np.asarray((np.maximum(gained - paid, 0.0) + rounding).max(axis=0))
 
@@ -337,23 +336,23 @@ class _Score:
 
         A line for each pair, a column for each order.
         """
-        # Where the sign of a slope is not known it is taken to be the worse one.
+        # Where the sign of a slope is not certain, the worse one is taken.
         sign = np.where(self.rise > -self.error, 1.0, -1.0)
         ratio = _WIDEST * sign * _over(np.abs(self.rise) + self.error, self.base)
         with np.errstate(divide="ignore"):
             logarithm = np.log1p(np.maximum(ratio, -1.0))
-        # A power loses digits with its exponent; one below 1 loses no more than 1 does.
+        # The relative error of a power grows with its logarithm; powers below 1 count as 1.
         units = 4.0 * np.finfo(np.float64).eps * (1.0 + np.where(ratio > 0.0, logarithm, 1.0))
         divergences = np.empty((len(self.base), orders.size))
         for at, order in enumerate(orders.tolist()):
             with np.errstate(over="ignore"):
                 powers = np.exp(order * logarithm)
-                # The difference cancels where the ratio is small: what it may lose is added.
+                # The difference cancels where the ratio is small; its largest error is added.
                 rounding = units * (1.0 + order) * np.maximum(powers, 1.0)
                 excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
             with np.errstate(over="ignore", invalid="ignore"):
                 divergences[:, at] = np.einsum("ij,ij->i", self.base, excess)
-        # Not a number where both the power and the quotient are beyond all floats.
+        # NaN arises where both the power and the quotient overflow.
         return self.weight * self.room * np.where(np.isnan(divergences), np.inf, divergences)
 
 
@@ -363,7 +362,7 @@ def _over(numerator: Floats, denominator: Floats) -> Floats:
         return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
 
 
-def _is_symmetric(law: Law, codes: NDArray[np.int64]) -> bool:
+def _is_symmetric(law: Law, codes: Ints) -> bool:
     """Whether codes, pieces and rows mirror: then a slope's opposite is that of the mirrored piece."""
     lengths = law.ends - law.starts
     return (

@@ -1,4 +1,4 @@
-r"""What a round costs a client for whoever does not know whether it took part: amplification by sampling.
+r"""Amplification by sampling: the loss of a round for an adversary who does not know who took part.
 
 Neighbours are two federations that differ in one client's update, u or u'. A round draws n of N honest
 clients, uniformly and in secret, and shows a function of their releases and of n: the new model. Write P and
@@ -22,12 +22,13 @@ and j, of the laws of T + client and T + j. These differ in the update of one dr
 honest clients in their sum. By joint convexity H_a(P, R) <= H(a). (Ibid., Theorem 11, for replaced records.)
 For a < 1 the bound follows from the other order of the two federations, as every pair occurs in both.
 
-**Poisson sampling.** If each client is drawn by itself with one probability, how many were drawn does not
-depend on anybody's update. Tell the adversary that number n: given it, the n are a uniform choice, and the
-theorem holds with q = n / N. Hence a rule such as "a round with fewer than 50 clients is not run" is harmless
-here, because it depends on n alone. It would not be harmless next to the textbook bound with the probability
-as q, whose client is hidden by its absence: a client that tips the number over the limit is known to have
-taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes tells n.
+**Poisson sampling.** If clients are drawn independently, all with the same probability, the number of those
+drawn does not depend on any update. Tell the adversary that number n: given it, the n are a uniform choice,
+and the theorem holds with q = n / N. Hence a rule such as "a round with fewer than 50 clients is not run" is
+harmless here, because it depends on n alone. It would not be harmless next to the textbook bound with the
+probability as q, whose client is hidden by its absence: a client that tips the number over the limit is known
+to have taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes
+tells n.
 
 **Corrupt and lost clients.** Corrupt clients know whether they were drawn. Given which of them were, the
 honest ones are still a uniform choice among honest ones. So N counts honest clients only. (Where clients
@@ -37,13 +38,13 @@ would answer does not depend on updates; given who would, those that answer are 
 who would. So N counts only those that would have answered. How many these are in the whole federation nobody
 knows: the aggregation's share of lost clients is assumed to hold for it, and statements say so.
 
-**Rounds.** Each round draws anew, so rounds compose adaptively: given all models so far, the next draw is
-uniform still, and the updates that it draws from are known. This is false where a draw depends on earlier
-ones, as with a bound on how often a client takes part: such rounds are not amplified. It is also false where
-an *update* depends on whether its client took part before, as with momentum or personal layers that clients
-keep: later rounds then tell about earlier draws. Of three clients two of which are drawn in each of two
-rounds, such clients refute the bound. A client whose own budget makes it refuse is one of them. No server can
-know what clients keep, so this is an assumption of every amplified statement.
+**Rounds.** Each round draws independently, so that rounds compose adaptively: given all models so far, the
+next draw is uniform still, and the updates that it draws from are known. This is false where a draw depends
+on earlier ones, as with a bound on how often a client takes part: such rounds are not amplified. It is also
+false where an *update* depends on whether its client took part before, as with momentum or personal layers
+that clients keep: later rounds then tell about earlier draws. Of three clients two of which are drawn in each
+of two rounds, such clients refute the bound. A client whose own budget makes it refuse is one of them. No
+server can know what clients keep, so this is an assumption of every amplified statement.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ __all__ = ["Curve", "curve_of", "subsampled_loss"]
 Curve = tuple[Floats, Floats]
 """Epsilons from 0 upwards, and an upper bound of delta at each; beyond the last epsilon its delta holds."""
 
-# A delta that is in the middle of those that matter, to find the scale of a curve.
+# A typical delta, by which the scale of a curve is found.
 _TYPICAL_DELTA = 1e-5
 # How far a curve is followed, in standard deviations of the loss.
 _REACH = 9.5
-# Beyond this exp() overflows, and sampling has nothing to offer.
+# Beyond this exp() overflows, and sampling does not help.
 _MOST_EPSILON = 500.0
 
 
@@ -84,7 +85,7 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
     separation = max(gaussian_separation(typical, _TYPICAL_DELTA), 1e-9)
     ladder = np.linspace(0.0, separation * (_REACH + 0.5 * separation), points)
     deltas = [min(gaussian_delta(separation, float(epsilon)), 1.0) for epsilon in ladder]
-    # Up to the first that is reached at epsilon 0: probabilities end at 1.
+    # Deltas from the one at epsilon 0 up to 1.
     start = deltas[0]
     above = [min(start * (1.0 + 10.0**-power), 1.0) for power in (6, 4, 3, 2, 1)] + [1.0]
     reached = {0.0: 1.0}
@@ -95,7 +96,7 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
     if pure <= _MOST_EPSILON:
         reached[pure] = 0.0
     losses = np.array(sorted(reached))
-    # The least bound so far holds from there on.
+    # A bound on delta holds at all larger epsilons, too.
     return losses, np.minimum.accumulate([reached[loss] for loss in losses.tolist()])
 
 
@@ -115,7 +116,7 @@ def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:
         large = np.logaddexp(np.log1p(-rate), math.log(rate) + losses) if rate < 1.0 else losses
     amplified = np.where(losses < 1.0, amplified, large)
     amplified = amplified + ROUNDING * (losses > 0.0) * (1.0 + amplified)
-    # Of points that rounding makes one, the last has the least delta.
+    # Of points that rounding makes equal the last is kept, which has the least delta.
     kept = np.append(np.diff(amplified) > 0.0, True)
     rest, share = float(heights[-1]), rate * (1.0 + ROUNDING)
     return from_curve(amplified[kept], share * (heights[kept] - rest), share * rest)

@@ -6,7 +6,7 @@ input: one bit, or any table with one piece. This module certifies the same as
 :mod:`fl_privquant.loss.secure_sum`, a **separation** a for a given rate b: for inputs of one client at
 distance D, whatever the others' inputs, the two laws of the sum are no easier to tell apart than N(0, 1) and
 N(a D, 1), except for a probability b D. That module tells the adversary which clients drew from the blanket;
-here nothing is told.
+here it is told nothing.
 
 Proof
 -----
@@ -69,7 +69,7 @@ __all__ = ["TwoRows", "sum_separation"]
 _MOST_POINTS = 1 << 14
 # Above this number fewer clients are counted, which is a bound too.
 _MOST_COPIES = 1 << 20
-# Largest separation of a whole client that is looked for; about this much above what is guessed.
+# Largest separation of a whole client that is tried, and the factor by which guesses are enlarged.
 _LARGEST, _ROOM = 4.0, 1.25
 # With less than this to spare, far above what is cut off, nothing is certified.
 _LEAST_SPARE = 1e-26
@@ -79,7 +79,7 @@ _LEAST_SPARE = 1e-26
 def sum_separation(
     law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False, probed: bool = False
 ) -> float:
-    """The least certified a for the rate b: two inputs at distance D are told apart as N(0, 1) and N(a D, 1).
+    """The least certified a for the rate b: inputs at distance D differ as N(0, 1) and N(a D, 1) do.
 
     Infinite where nothing is certified. It is computed in this process, never read from a file.
 

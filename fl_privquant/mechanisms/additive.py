@@ -1,20 +1,22 @@
-"""What the additive mechanisms share: randomized rounding to a lattice, integer noise, a modular wrap.
+"""Common code of the additive mechanisms: randomized rounding to a lattice, integer noise, a modular wrap.
 
 An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer noise is
-added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are added up in that same ring. The
-sum decodes by its centred representative: the one next to the middle of what the inputs alone can sum to.
-Only if the noises together leave the room that the ring has for them is the estimate wrong, and the
+added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are summed in that ring, too. A
+residue of the sum is decoded to the integer nearest to the middle of the range that the inputs alone can
+reach. The estimate is wrong only if the sum of the noises leaves the room that the ring has for it, and the
 probability of that is bounded before anything is sent.
 
-Each mechanism has a file of its own, which holds its noise and its calibration.
+For a run whose updates have a bounded L2 norm, of which only sums are seen, the number of lattice points, the
+clip and the noise follow from the target (:mod:`fl_privquant.design.noise_lattice`). The file of each
+mechanism holds its noise and its calibration.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -23,6 +25,9 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
+from fl_privquant.checks import number_in, whole_in
+from fl_privquant.design.noise_lattice import MOST_LEVELS, SPREADS, Lattice, best_lattice, certified_lattice
+from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
 from fl_privquant.law.density import Density, as_density
@@ -30,27 +35,124 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.additive_spec import MAX_WRAP_BITS, NUM_CLIENTS, WRAP_BITS, AdditiveSpec
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.gaussian import analytic_sigma
-from fl_privquant.mechanisms.integer_privacy import calibrate, certified_delta, epsilon_at
-from fl_privquant.mechanisms.registry import checked_levels
+from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, calibrate, certified_delta, epsilon_at
+from fl_privquant.mechanisms.registry import Spec, checked_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
+# Widest ring: codes are at most uint32.
+_MAX_WRAP_BITS = 32
+_NUM_CLIENTS = whole_in(1, 1 << 31)
+_WRAP_BITS = whole_in(1, _MAX_WRAP_BITS)
+_OVERFLOW = number_in("(0, 0.01]", "; typical values are 1e-9 to 1e-6")
+# Codes of so many bits hold every lattice; narrower codes may have this times the error.
+_WIDE, _WORTH = 24, 1.01
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
-# Covers the rounding of tails and bounds that are computed in floats, to 12 digits or better.
+# Covers the rounding of tails and bounds, which floats give to 12 digits or better.
 _FLOAT_ROOM = 1.0 + 1e-9
-# A fraction as Python writes it. Not all that Python reads: 1e999999999 would keep us busy.
+# A fraction as Python writes it. Python reads more, such as 1e999999999, which would take forever.
 _FRACTION = re.compile("[1-9][0-9]{0,99}(/[1-9][0-9]{0,99})?")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
+class AdditiveSpec(Spec):
+    """The specification of an additive mechanism: give ``epsilon`` or ``variance``."""
+
+    designed_for_sums = True
+    noise_type: ClassVar[type[IntegerNoise]]
+
+    epsilon: float | None = None
+    levels: int = 16
+    """Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the code
+    that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`)."""
+    num_clients: Annotated[int, _NUM_CLIENTS] = 1
+    """The largest number of clients whose codes will be added up."""
+    wrap_bits: Annotated[int | None, _WRAP_BITS] = None
+    """Bits of a code; by default the fewest that keep ``overflow_probability``."""
+    overflow_probability: Annotated[float, _OVERFLOW] = 1e-9
+    """Largest probability that noise carries one coordinate of the sum out of the ring."""
+    variance: Annotated[float | None, number_in("(0, 1e18]")] = None
+    """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.variance is None):
+            raise InvalidSpecError(
+                f"epsilon={self.epsilon}, variance={self.variance}: give one of the two, the loss of a "
+                "coordinate or the variance of the noise"
+            )
+        super().__post_init__()
+        if self.epsilon is not None and self.epsilon > MAX_EPSILON:
+            raise InvalidSpecError(
+                f"epsilon: {self.epsilon} is above {MAX_EPSILON:g}; for no privacy use 'stochastic'"
+            )
+
+    @property
+    def allowed_delta(self) -> float:
+        """The delta that goes with ``epsilon``: 0, unless the mechanism's privacy is approximate."""
+        return float(self._given().get("delta", 0.0))
+
+    @property
+    def max_shift(self) -> int:
+        """The largest difference of two rounded inputs."""
+        return self.levels - 1
+
+    @property
+    def noise(self) -> IntegerNoise | None:
+        """The noise of the given variance."""
+        return None if self.variance is None else self.noise_type.of_variance(Fraction(self.variance))
+
+    @classmethod
+    def best_clip(cls, wish: Wish) -> float:
+        """The clip with the least error for this noise."""
+        return cls._lattice(wish, wish.run_target, SPREADS).spread
+
+    @classmethod
+    def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
+        """Its best lattice for the clip, and the least noise that is certified."""
+        target = dataclasses.replace(wish.run_target, epsilon=epsilon)
+        lattice = cls._lattice(wish, target, SPREADS if wish.spread is None else (wish.spread,))
+        certified = certified_lattice(cls.noise_type, target, lattice)
+        parameters = {
+            "levels": certified.levels,
+            "num_clients": wish.num_clients,
+            "variance": certified.variance,
+        }
+        return parameters | dict(wish.parameters)
+
+    @classmethod
+    def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:
+        """The best lattice for codes of the wished width, or for the narrowest that are nearly as good."""
+        given = dict(wish.parameters).get("levels")
+        levels = MOST_LEVELS if given is None else int(given)
+        finest = best_lattice(cls.noise_type, target, _WIDE, levels, spreads)
+        if given is not None:
+            return finest
+        for bits in range(wish.bits, _WIDE):
+            try:
+                lattice = best_lattice(cls.noise_type, target, bits, levels, spreads)
+            except InfeasibleDesignError:
+                continue
+            if lattice.error <= _WORTH * finest.error:
+                return lattice
+        return finest
+
+
+@dataclass(frozen=True)
+class ApproximateSpec(AdditiveSpec):
+    """The specification of an additive mechanism of approximate differential privacy."""
+
+    delta: float = 1e-6
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class AdditiveMechanism(Mechanism):
     """Rounding to a lattice plus integer noise modulo 2^wrap_bits, certified when it is made.
 
@@ -61,19 +163,17 @@ class AdditiveMechanism(Mechanism):
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
-    name: str
     noise: IntegerNoise
-    """What is added to the lattice point."""
+    """The noise that is added to the lattice point."""
     levels: int
     """Number of lattice points from -1 to 1."""
-    num_clients: Annotated[int, NUM_CLIENTS]
+    num_clients: Annotated[int, _NUM_CLIENTS]
     """The largest number of clients whose codes may be added up."""
-    wrap_bits: Annotated[int, WRAP_BITS]
+    wrap_bits: Annotated[int, _WRAP_BITS]
     """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
     claimed_overflow_probability: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     noise_type: ClassVar[type[IntegerNoise]]
 
@@ -88,12 +188,9 @@ class AdditiveMechanism(Mechanism):
                 f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow_probability:.9g}"
             )
 
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.levels} levels, codes of {self.wrap_bits} bits for up to "
-            f"{self.num_clients} clients, certified {self.statement.brief}, mse {self.mse():.5g}, "
-            f"mae {self.mae():.5g}>"
-        )
+    @property
+    def _form(self) -> str:
+        return f"{self.levels} levels, codes of {self.wrap_bits} bits for up to {self.num_clients} clients"
 
     @classmethod
     def of(cls, spec: AdditiveSpec) -> Self:
@@ -107,7 +204,8 @@ class AdditiveMechanism(Mechanism):
             epsilon = cls._least_epsilon(noise, spec.max_shift, delta)
         bits = cls._ring_bits(spec, noise)
         claims = (epsilon, delta, spec.overflow_probability)
-        return cls(cls.kind, noise, spec.levels, spec.num_clients, bits, *claims, spec.parameters())
+        sizes = (spec.levels, spec.num_clients, bits)
+        return cls(cls.kind, noise, *sizes, *claims, parameters=spec.parameters())
 
     @classmethod
     def _least_noise(cls, spec: AdditiveSpec) -> IntegerNoise:
@@ -129,19 +227,19 @@ class AdditiveMechanism(Mechanism):
 
     @classmethod
     def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
-        """The bits of the ring: those that are asked for, if they are enough, or the fewest that are."""
+        """The bits of the ring: those of the spec, if they are enough, or by default the fewest that are."""
         allowed = spec.overflow_probability
-        for least in range(1, MAX_WRAP_BITS + 1):
+        for least in range(1, _MAX_WRAP_BITS + 1):
             if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
                 break
         else:
-            least = MAX_WRAP_BITS + 1
+            least = _MAX_WRAP_BITS + 1
         bits = least if spec.wrap_bits is None else spec.wrap_bits
-        if bits < least or bits > MAX_WRAP_BITS:
-            needed = f"more than {MAX_WRAP_BITS}" if least > MAX_WRAP_BITS else least
+        if bits < least or bits > _MAX_WRAP_BITS:
+            needed = f"more than {_MAX_WRAP_BITS}" if least > _MAX_WRAP_BITS else least
             raise InfeasibleDesignError(
                 f"{cls.kind}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
-                f"bits to overflow with probability {allowed:g} at most, not {min(bits, MAX_WRAP_BITS)}; "
+                f"bits to overflow with probability {allowed:g} at most, not {min(bits, _MAX_WRAP_BITS)}; "
                 "raise wrap_bits or overflow_probability, lower levels or num_clients"
             )
         return bits
@@ -179,7 +277,7 @@ class AdditiveMechanism(Mechanism):
     def _released(self) -> NoisyInteger:
         """The release of one coordinate, as the loss functions take it."""
         pure = self.epsilon if self.delta == 0.0 else math.inf
-        return NoisyInteger(self.noise, self.max_shift, self.reach, pure)
+        return NoisyInteger(self.noise, self.max_shift, pure)
 
     def _theorem(self, update: NoisyUpdate) -> NamedLoss | None:
         """The bound for updates of bounded norm that the authors of the mechanism prove, if there is one."""
@@ -193,7 +291,7 @@ class AdditiveMechanism(Mechanism):
     @property
     def reach(self) -> int | None:
         """How far beyond the lattice the noise may carry a point, if that is bounded."""
-        return None
+        return self.noise.clamped_at(self.max_shift)
 
     @cached_property
     def overflow_probability(self) -> float:
@@ -276,7 +374,7 @@ class AdditiveMechanism(Mechanism):
         bits = self.sum_bits(num_clients)
         sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)
-        # In place: fresh memory for every step would cost more than the arithmetic.
+        # In place, as new memory for every step would cost more than the arithmetic.
         above = sums.astype(np.int64)
         above -= lowest
         above &= (1 << bits) - 1
@@ -293,7 +391,7 @@ class AdditiveMechanism(Mechanism):
 
         def log_moment(rate: float) -> float:
             try:
-                # Randomized rounding moves a point within one step: Hoeffding's lemma.
+                # Hoeffding's lemma: randomized rounding stays within one step.
                 return (rate * step) ** 2 / 8.0 + self.noise.log_moment(rate * step)
             except (ValueError, OverflowError):
                 return math.inf
@@ -373,5 +471,5 @@ def overflow_probability(noise: IntegerNoise, levels: int, num_clients: int, wra
 
 
 def _room(levels: int, num_clients: int, wrap_bits: int) -> int:
-    """How many integers of the ring the inputs of the clients leave to the noise, less one."""
+    """How many integers of the ring are left for the noise beside the inputs of the clients, minus one."""
     return (1 << wrap_bits) - 1 - num_clients * (levels - 1)

@@ -1,4 +1,4 @@
-"""What a mechanism is: values, an exact law, an encoder and a decoder, and bytes that carry it."""
+"""Base classes of mechanisms: output values, exact output law, encoder, decoder, and the form as bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.bit_sums import lean_of_two_levels, poisson_binomial_losses
+from fl_privquant.loss.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.loss.blanket import blanket_loss
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.dominating import dominating_loss
@@ -43,13 +43,18 @@ _MAX_HEADER_BYTES = 1 << 20
 _MAX_NAME = 64
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Mechanism(ABC):
-    """A mechanism for inputs in [-clip, clip]; laws are scale-free, so the clip is given on use.
+    """A mechanism for inputs in [-clip, clip]. Its law is that for a clip of 1; the clip is given on use.
 
-    Subclasses are frozen dataclasses. Fields of these names have one meaning in all of them: ``name`` is the
-    registered name, ``parameters`` says how it was designed, for reports, and ``claimed_epsilon`` is what the
-    design was asked for. What is certified when a mechanism is made is at most what is claimed.
+    Subclasses are frozen dataclasses. A field ``claimed_epsilon`` holds the privacy loss that the design was
+    asked for. The certified one is computed when the mechanism is made, and must not exceed it.
     """
+
+    name: str
+    """The registered name."""
+    parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """How the mechanism was designed, for reports."""
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
@@ -57,15 +62,16 @@ class Mechanism(ABC):
     norm: ClassVar[str] = "linf"
     """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
     outputs_floats: ClassVar[bool] = False
-    """Whether outputs are floating-point numbers: then the guarantee is for exact real numbers only."""
+    """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
     """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
+    no_sum: ClassVar[str] = (
+        "its messages cannot be added up; decode each client's, or use 'cldp_linf' or 'vqsgd_private'"
+    )
+    """Why messages cannot be summed, where they cannot, and what to use instead."""
     lossless: ClassVar[bool] = False
-    """Whether decoding gives back the very numbers that were encoded, neither clipped nor rounded."""
+    """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
-
-    name: str
-    parameters: Mapping[str, Any]
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -73,9 +79,27 @@ class Mechanism(ABC):
             cls.kind = kind
             Mechanism._kinds[kind] = cls
 
+    def __repr__(self) -> str:
+        privacy = f"certified {self.statement.brief}"
+        if math.isinf(self.epsilon):
+            privacy = "not private"
+        elif self.outputs_floats:
+            privacy = f"{self.statement.brief} in exact arithmetic only"
+        bias = f", bias up to {self.max_bias:.3g} of the clip" if self.max_bias else ""
+        return f"<{self.name}: {self._form}, {privacy}, {self._errors}{bias}>"
+
+    @property
+    @abstractmethod
+    def _form(self) -> str:
+        """The form of messages, such as the number of levels, in words."""
+
+    @property
+    def _errors(self) -> str:
+        return f"mse {self.mse():.5g}, mae {self.mae():.5g}"
+
     @property
     def epsilon(self) -> float:
-        """Certified privacy loss of one :attr:`unit`, local view; infinite unless one is certified."""
+        """Certified privacy loss of one :attr:`unit` in the local view; infinite if nothing is certified."""
         return math.inf
 
     @property
@@ -89,20 +113,20 @@ class Mechanism(ABC):
         return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
-        """What one :attr:`unit` costs in that view, with the name of the bound.
+        """The privacy loss of one :attr:`unit` in that view, with the name of the bound.
 
-        In a sum it must hold whatever the inputs of the other ``view.honest_count - 1`` honest clients are.
-        Unless a mechanism says more, only its certified figures are known: the worst law that has them.
+        In a sum it must hold for all inputs of the other ``view.honest_count - 1`` honest clients. By default
+        it is the loss of the worst mechanism that has the certified epsilon and delta.
         """
         if math.isinf(self.epsilon):
             return NamedLoss(NOT_PRIVATE)
         return NamedLoss(response_loss(self.epsilon, self.delta), "worst law")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """Bounds on the cost of a whole update that are better than counting coordinates, if there are any.
+        """Bounds on the loss of a whole update that may be below the sum of its coordinates' losses.
 
-        With norms: every bound that rests on them, in units of the clip. Without norms: every bound that
-        holds for updates of any norm, such as a theorem about sums. The accountant states the smallest total.
+        With norms, which are in units of the clip, these are all bounds that rest on them. Without norms,
+        they hold for updates of any norm. The accountant uses the bound with the smallest total.
         """
         return []
 
@@ -116,11 +140,11 @@ class Mechanism(ABC):
         return 1 if self.encodes_whole_updates else dimension
 
     def for_dimension(self, dimension: int) -> Mechanism:
-        """The mechanism for updates of that many coordinates: itself, where each coordinate is on its own."""
+        """The mechanism for updates of that many coordinates; the same one if coordinates are independent."""
         return self
 
     def bias(self, x: ArrayLike) -> Floats:
-        """Mean estimate less the input, for inputs in [-1, 1]: 0, unless the mechanism says otherwise."""
+        """Mean estimate minus the input, for inputs in [-1, 1]; 0 by default."""
         return np.zeros(np.shape(x))
 
     @property
@@ -131,10 +155,10 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def bits_per_coordinate(self) -> float:
-        """Bits that carry what one coordinate is encoded to, without secure aggregation."""
+        """Bits in which one coordinate is sent, without secure aggregation."""
 
     def for_sums(self) -> Mechanism:
-        """The mechanism to use where only sums of codes are seen: itself, unless it has one for that."""
+        """The mechanism to use where only sums of codes are seen; by default the same one."""
         return self
 
     @property
@@ -144,17 +168,17 @@ class Mechanism(ABC):
 
     @property
     def law(self) -> Law | None:
-        """The law of a coordinate, where it is listed output by output: what can be drawn."""
+        """The output law of a coordinate, where the probability of each output is listed; else None."""
         return None
 
     def details(self) -> dict[str, str]:
-        """Further lines of a description, each with its heading."""
+        """Further lines for a printed description, each under its heading."""
         return {}
 
     def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
         """How encoded updates of ``dimension`` coordinates are written, and decoded to ``dtype``.
 
-        Unless a mechanism says otherwise, what it encodes to are its codes, one for each coordinate.
+        By default each coordinate is written as its code.
         """
         return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
 
@@ -166,24 +190,26 @@ class Mechanism(ABC):
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """Estimates of the inputs that gave these indices; off by :attr:`bias` on average."""
 
-    @abstractmethod
+    # The next three methods are for summable mechanisms, which override them.
+
     def to_codes(self, indices: Array) -> Ints:
         """The integers >= 0 to be added up, below 2^sum_bits."""
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
-    @abstractmethod
     def sum_bits(self, num_clients: int) -> int:
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
-    def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
-        """The narrowest ring in which the sums of so many coordinates are known not to be confused.
-
-        Unless a mechanism says how far honest sums spread, it is that of :meth:`sum_bits`.
-        """
-        return SumRing(self.sum_bits(num_clients), self.max_code)
-
-    @abstractmethod
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
+        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
+
+    def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
+        """The integers modulo 2^bits, with the fewest bits, that tell all sums of honest codes apart.
+
+        By default the bits are those of :meth:`sum_bits`; a mechanism may know that honest sums spread less.
+        """
+        return SumRing(self.sum_bits(num_clients), self.max_code)
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
@@ -206,11 +232,11 @@ class Mechanism(ABC):
         """Exact mean squared error for inputs in [-1, 1]; uniform unless a density is given."""
 
     def _header(self) -> dict[str, Any]:
-        """What the header says besides the plain fields: nothing, where these describe the mechanism."""
+        """Entries of the header besides the plain fields of the dataclass; by default there are none."""
         return {}
 
     def _arrays(self) -> list[Array]:
-        """The arrays that follow the header: none, where fields say it all."""
+        """The arrays that follow the header; by default there are none."""
         return []
 
     @classmethod
@@ -230,7 +256,7 @@ class Mechanism(ABC):
 
     @staticmethod
     def from_bytes(blob: bytes) -> Mechanism:
-        """The mechanism in ``blob``, with its privacy certified anew: nothing is taken on trust.
+        """The mechanism in ``blob``. Its privacy is certified again, whatever the bytes claim.
 
         Raises CertificationError where bytes are damaged, of another version, or claim more than they hold.
         """
@@ -254,7 +280,7 @@ class Mechanism(ABC):
             kind, name = Mechanism._kinds[header["kind"]], header["name"]
             if not (isinstance(name, str) and name.isprintable() and len(name) <= _MAX_NAME):
                 raise ValueError(f"its name is no printable text of at most {_MAX_NAME} characters")
-            # What cannot be computed in floats shows here, not where the mechanism is used.
+            # Overflows and the like are noticed here, and not where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
                 others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
                 mechanism = kind(**(read_fields(kind, header) | others))
@@ -263,13 +289,13 @@ class Mechanism(ABC):
             return mechanism
         except CertificationError as error:
             raise CertificationError(one_line(error)) from error
-        except Exception as error:  # any error: the bytes come from somebody else
+        except Exception as error:  # any error: the bytes may be hostile
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CertificationError(f"mechanism: malformed ({reason})") from error
 
 
 class LatticeMechanism(Mechanism):
-    """A mechanism with a codebook: what is sent is an index, and the sum of codes decodes by the lattice."""
+    """A mechanism with a codebook: clients send indices of codes, which lie on a lattice and add up."""
 
     @property
     @abstractmethod
@@ -280,6 +306,10 @@ class LatticeMechanism(Mechanism):
     def num_levels(self) -> int:
         """Number m of output values."""
         return self.codebook.num_levels
+
+    @property
+    def _form(self) -> str:
+        return f"{self.num_levels} levels"
 
     @property
     def values(self) -> Floats:
@@ -319,7 +349,7 @@ class LatticeMechanism(Mechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # Values in an interval have a variance of at most a quarter of its square.
+        # A value that stays in an interval has a variance of at most a quarter of its squared length.
         mean, variance = 1.0 + self.max_bias, float(self.values[-1] - self.values[0]) ** 2 / 4.0
         return bounded_noise(mean, self.max_bias, variance, mean + float(np.abs(self.values).max()))
 
@@ -334,7 +364,7 @@ class LatticeMechanism(Mechanism):
         return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableMechanism(LatticeMechanism, kind="table"):
     """A mechanism that draws from a certified table of integer weights.
 
@@ -342,19 +372,11 @@ class TableMechanism(LatticeMechanism, kind="table"):
     the codes, certified in exact arithmetic on the very table that is sampled from.
     """
 
-    name: str
     table: CertifiedTable
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table.certify(self.claimed_epsilon)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
-            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
 
     @property
     def epsilon(self) -> float:
@@ -385,7 +407,9 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
         honest = view.honest_count
         if norms == NO_NORMS and self.num_levels == 2:
-            return poisson_binomial_losses(1, lean_of_two_levels(self.table), self.epsilon, dimension, honest)
+            return poisson_binomial_losses(
+                1, theta_of_two_levels(self.table), self.epsilon, dimension, honest
+            )
         return [] if norms.l2 is None else table_update_losses(self.table, norms.l2, dimension, honest)
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
@@ -431,9 +455,9 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     @staticmethod
     def _table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
-        """Codebook, weights, start rows and end rows of a table as sent: nothing is certified yet."""
+        """Codebook, weights, start rows and end rows of a table as they were sent, not certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
-        # Sizes are checked before anything of that size is made: they are the sender's word.
+        # The sender claims these sizes: they are checked before memory of that size is taken.
         if not (2 <= levels <= MAX_LEVELS and 1 <= rows <= _MAX_ROWS and 1 <= pieces < _MAX_ROWS):
             raise CertificationError(
                 f"mechanism: {levels} levels, {rows} rows, {pieces} pieces are out of range"
@@ -441,22 +465,13 @@ class TableMechanism(LatticeMechanism, kind="table"):
         expected = 4 * levels + 8 * rows * levels + 8 * pieces
         if len(body) != expected:
             raise CertificationError(f"mechanism: {len(body)} bytes of arrays, expected {expected}")
-        ends = np.cumsum([4 * levels, 8 * rows * levels, 4 * pieces, 4 * pieces])
-        codes, weights, start_rows, end_rows = (
-            np.frombuffer(body[start:end], dtype)
-            for start, end, dtype in zip([0, *ends[:-1]], ends, ("<u4", "<u8", "<u4", "<u4"), strict=True)
-        )
-        codebook = Codebook(
-            codes.astype(np.int64), float.fromhex(header["step"]), float.fromhex(header["offset"])
-        )
+        sent = [("codes", "<u4", levels), ("weights", "<u8", (rows, levels)), ("ends", "<u4", (2, pieces))]
+        codes, weights, (start_rows, end_rows) = np.frombuffer(body, np.dtype(sent))[0]
+        step, offset = float.fromhex(header["step"]), float.fromhex(header["offset"])
         if weights.max() > np.iinfo(np.int64).max:
             raise CertificationError("mechanism: a weight is above 2^63")
-        return (
-            codebook,
-            weights.astype(np.int64).reshape(rows, levels),
-            start_rows.astype(np.int64),
-            end_rows.astype(np.int64),
-        )
+        codebook = Codebook(codes.astype(np.int64), step, offset)
+        return codebook, *(array.astype(np.int64) for array in (weights, start_rows, end_rows))
 
 
 def checked_mechanism(value: object) -> Mechanism:

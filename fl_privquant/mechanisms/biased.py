@@ -1,15 +1,15 @@
-"""Biased quantization: one of the two selected bins by the exponential mechanism, not by unbiased dither.
+"""Biased quantization: the exponential mechanism chooses one of two selected bins, which is not unbiased.
 
 A left bin B_l and a right bin B_r are selected as in RQM: the neighbours of the input among the bins that are
 kept (:mod:`fl_privquant.mechanisms.rqm`). The output is then B_l or B_r with probability proportional to
 e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does:
 less privacy is lost, at the price of a bias, mostly towards 0.
 
-Averages over clients keep the bias however many there are: at a small epsilon the mean squared error of *one*
-estimate is far below that of any unbiased mechanism, that of a mean over many clients is not.
+Averages over clients keep the bias, however many clients there are. At a small epsilon the mean squared error
+of *one* estimate is far below that of any unbiased mechanism; that of a mean over many clients is not.
 
 In x this law is a mixture of logistic curves. The mechanism is *defined* by its rows at ``rows_per_interval``
-inputs between neighbouring bins, linear in between: then everything about it is exact again.
+inputs between neighbouring bins and is linear in between, so that its privacy and errors are exact.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table. *Not* unbiased: :meth:`BiasedTableMechanism.bias` states the bias at each input, ``max_bias``
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
@@ -35,11 +35,10 @@ from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.selection import intervals
 from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
-from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import POWERS, Spec, register
+from fl_privquant.mechanisms.registry import LeastErrorSpec, register
 from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
@@ -48,15 +47,14 @@ _LARGEST_RATE = 256.0
 _RATE_STEPS = 24
 
 
-@dataclass(frozen=True)
-class BiasedSpec(Spec):
-    """The specification of biased quantization; omitted parameters are tuned for the least error."""
+@dataclass(frozen=True, kw_only=True)
+class BiasedSpec(LeastErrorSpec):
+    """The specification of biased quantization; omitted parameters are tuned for the least error.
+
+    The mean squared error includes the bias.
+    """
 
     epsilon: float
-    levels: int = 4
-    objective: str = "mse"
-    """``mse``, in which the bias is included, or ``mae``."""
-    density: Density = field(default_factory=UniformDensity)
     margin: Annotated[float | None, number_in("[0, inf)")] = None
     """How far the outermost bins lie beyond [-1, 1]."""
     keep: float | None = None
@@ -66,12 +64,9 @@ class BiasedSpec(Spec):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasedTableMechanism(TableMechanism, kind="biased-table"):
-    """A table mechanism that is not unbiased, and says by how much."""
+    """A table mechanism that is biased, and states its bias."""
 
     table: BiasedTable
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, bias up to {self.max_bias:.3g} of the clip>"
 
     def bias(self, x: ArrayLike) -> Floats:
         inputs = np.asarray(x, dtype=np.float64)
@@ -108,7 +103,7 @@ def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
     def certify(law: Law) -> BiasedTableMechanism:
         table = BiasedTable.from_law(law, codebook, spec.epsilon)
         tuned = {"margin": margin, "keep": keep, "rate": rates[0]}
-        return BiasedTableMechanism("biased", table, spec.epsilon, spec.parameters() | tuned)
+        return BiasedTableMechanism("biased", table, spec.epsilon, parameters=spec.parameters() | tuned)
 
     return design_with_slack(law_of, certify, spec.epsilon)
 
@@ -152,17 +147,17 @@ def _fastest(spec: BiasedSpec, margin: float, keep: float, epsilon: float) -> tu
     slow, fast = 0.0, _LARGEST_RATE
     if _loss(law_at(slow)) > epsilon:
         raise InfeasibleDesignError(
-            f"biased: keep {keep:g} alone loses more than epsilon {epsilon:g}; lower it"
+            f"biased: the selection with keep {keep:g} alone exceeds epsilon {epsilon:g}; lower keep"
         )
     for _ in range(_RATE_STEPS):
-        # Losses are nearly linear in the rate, and rates range over orders of magnitude.
+        # Rates range over orders of magnitude, so that the geometric mean is taken.
         middle = math.sqrt(slow * fast) if slow > 0.0 else fast / 8.0
         slow, fast = (middle, fast) if _loss(law_at(middle)) <= epsilon else (slow, middle)
     return slow, law_at(slow)
 
 
 def _loss(law: Law) -> float:
-    """The law's epsilon, without sorting out its distinct rows: it is asked for some thousand times."""
+    """The law's epsilon, computed faster than by :attr:`Law.epsilon`: the search needs it very often."""
     largest = np.maximum(law.start_rows.max(axis=0), law.end_rows.max(axis=0))
     smallest = np.minimum(law.start_rows.min(axis=0), law.end_rows.min(axis=0))
     return math.inf if np.any(smallest <= 0.0) else float(np.log(largest / smallest).max())
@@ -179,16 +174,16 @@ def _tune(spec: BiasedSpec) -> tuple[float, float]:
             law = _fastest(spec, margin, keep, spec.epsilon)[1]
         except InfeasibleDesignError:
             return math.inf
-        return law.error(POWERS[spec.objective], spec.density)
+        return law.error(spec.power, spec.density)
 
     pairs = [min(((margin, keep) for keep in keeps), key=lambda pair: error(*pair)) for margin in margins]
     if all(math.isinf(error(*pair)) for pair in pairs):
         raise InfeasibleDesignError(
-            f"biased: no margin and keep probability lose at most epsilon {spec.epsilon:g} with "
+            f"biased: no margin and keep probability stay within epsilon {spec.epsilon:g} with "
             f"{spec.levels} levels; raise epsilon or lower keep"
         )
     if spec.keep is None:
-        # The least error lies on the edge where the selection alone loses nearly all of epsilon.
+        # The least error is where the selection of bins alone uses nearly all of epsilon.
         pairs = [_refined(error, pair, 1) for pair in pairs]
     best = min(pairs, key=lambda pair: error(*pair))
     if spec.margin is None:

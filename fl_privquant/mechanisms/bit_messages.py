@@ -1,8 +1,8 @@
-"""Common code of mechanisms that encode whole updates to messages of bits, which have no sum.
+"""Common code of mechanisms that encode whole updates to messages of bits, which cannot be summed.
 
-*Seeded* messages begin with a seed, which both ends expand, and have a few bits for each draw. The seed does
-not depend on the data, so that the receiver may know it. Messages with seeds of their own have no sum that
-means anything: these mechanisms are for the local view.
+*Seeded* messages begin with a seed, from which client and server derive the same random vectors, followed by
+a few bits for each draw. The seed does not depend on the data, so that the server may know it. Sums of
+messages with different seeds mean nothing, so that these mechanisms are for the local view.
 
 *Quantizers* are not private. Most send a length in double precision before their other bits
 (:class:`LengthQuantizer`), so that the error is that of the direction times the squared length, whatever the
@@ -22,7 +22,7 @@ from fl_privquant import checks
 from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.density import Density
-from fl_privquant.mechanisms.continuous import UnsummableMechanism, open_uniforms
+from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.mechanisms.vector import ResponseMechanism, VectorMechanism, VectorSpec
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
@@ -50,7 +50,7 @@ def number_of(bits: Sequence[int]) -> int:
     return sum(bit << place for place, bit in enumerate(bits))
 
 
-class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
+class SeededVectorMechanism(ResponseMechanism):
     """A :class:`ResponseMechanism` whose message is the bits of a seed, then those of each draw's answer."""
 
     @property
@@ -89,7 +89,7 @@ class SeededVectorMechanism(UnsummableMechanism, ResponseMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizerSpec(VectorSpec):
-    """The specification of a quantizer; see :class:`VectorSpec`. It encodes an update once."""
+    """The specification of a quantizer; see :class:`VectorSpec`. Its only number of repeats is 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +99,7 @@ class QuantizerSpec(VectorSpec):
             )
 
 
-class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
+class QuantizerMechanism(VectorMechanism):
     """A quantizer of whole updates; its message is bits."""
 
     private: ClassVar[bool] = False
@@ -116,11 +116,11 @@ class QuantizerMechanism(UnsummableMechanism, VectorMechanism):
                 f"{self.name}: its error depends on all {self.dimension} coordinates together; use "
                 "squared_error of an input"
             )
-        # A squared length is d / (d + 2) on average.
+        # The squared length of a uniform point of the ball is d / (d + 2) on average.
         return self.unit_error / (self.dimension + 2.0)
 
     def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
-        # The only coordinate is sent as it is.
+        # A single coordinate is sent unchanged.
         return 0.0
 
 
@@ -134,11 +134,11 @@ class LengthQuantizer(QuantizerMechanism):
 
     @abstractmethod
     def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
-        """The length that is sent of an input in the unit ball, and the bits after it."""
+        """The length that is sent for an input in the unit ball, and the bits after it."""
 
     @abstractmethod
     def _estimate(self, length: float, bits: Bits) -> Floats:
-        """The estimate that the bits give, for a length in units of the model."""
+        """The estimate that the bits give, for a length that is already multiplied by the clip."""
 
     @property
     def message_size(self) -> int:

@@ -1,11 +1,10 @@
-"""Mechanisms whose messages cannot be added up; among them those of floats, which are baselines."""
+"""Mechanisms that output floats: baselines for comparison, whose outputs cannot be summed securely."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,34 +17,11 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Randomness
 
 
-class UnsummableMechanism(Mechanism):
-    """A mechanism that has no codes to be added up; it refuses where it is asked for them."""
-
-    no_sum: ClassVar[str] = (
-        "its messages are no integers to be added up; decode each client's, or use 'cldp_linf' or "
-        "'vqsgd_private'"
-    )
-    """Why there is nothing to add up, and what to use instead."""
-
-    summable = False
-
-    def to_codes(self, indices: Array) -> NoReturn:
-        self._refuse()
-
-    def sum_bits(self, num_clients: int) -> NoReturn:
-        self._refuse()
-
-    def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
-
-
-class FloatMechanism(UnsummableMechanism):
-    """A mechanism that encodes to floats, which are no integers to be summed."""
+class FloatMechanism(Mechanism):
+    """A mechanism that encodes to floats, which secure aggregation cannot sum."""
 
     outputs_floats: ClassVar[bool] = True
+    summable: ClassVar[bool] = False
     no_sum: ClassVar[str] = (
         "its outputs are floats and have no codes to add up; decode each client's, or use a mechanism that "
         "is summable, such as discrete_laplace, discrete_gaussian or stochastic"
@@ -66,23 +42,23 @@ class FloatMechanism(UnsummableMechanism):
         return floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ContinuousMechanism(FloatMechanism):
     """The clipped input plus real noise, in floating point.
 
     Guarantee: (``epsilon``, ``delta``) of each coordinate and release, local view, *for real numbers only*.
-    The digits of a float that holds input plus noise can tell the input (Mironov, CCS 2012): for
-    comparison, never for deployment.
+    The digits of a float that holds input plus noise can reveal the input (Mironov, CCS 2012), so that these
+    mechanisms are for comparison, never for deployment.
     Assumes: exact arithmetic, which no computer has.
 
-    ``scale`` is that of the noise, for inputs in [-1, 1]; claims are checked against it.
+    ``scale`` is the scale of the noise for inputs in [-1, 1]. Claims are checked against it.
     """
 
-    name: str
     scale: float
     claimed_epsilon: float
     claimed_delta: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    _form = "floats"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.scale < np.inf:
@@ -91,12 +67,6 @@ class ContinuousMechanism(FloatMechanism):
             raise CertificationError(
                 f"{self.name}: noise of scale {self.scale:.9g} has not the claimed {self.statement.brief}"
             )
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: floats, {self.statement.brief} in exact arithmetic only, "
-            f"mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
 
     @property
     def epsilon(self) -> float:
@@ -111,18 +81,20 @@ class ContinuousMechanism(FloatMechanism):
         """Whether noise of this scale has the claimed privacy for inputs 2 apart."""
 
     @abstractmethod
-    def _noise(self, words: Words) -> Floats:
-        """One draw of noise of scale 1 for each word."""
+    def _lower_quantile(self, shares: Floats) -> Floats:
+        """The noise of scale 1 below 0 for shares of its lower half, in (0, 1)."""
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
         return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
-        # What is not finite is counted and refused; an input far above the clip is not at fault.
+        # Inputs that are not finite are counted, and refused later; inputs far above the clip are fine.
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0)
-        chunk.out[...] = scaled + self.scale * self._noise(chunk.words)
+        # The sign is the lowest bit, which is none of those that make the uniform number.
+        signs = 1.0 - 2.0 * (chunk.words & np.uint64(1)).astype(np.float64)
+        chunk.out[...] = scaled + self.scale * (signs * self._lower_quantile(open_uniforms(chunk.words)))
         return int(np.count_nonzero(~np.isfinite(chunk.x)))
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:

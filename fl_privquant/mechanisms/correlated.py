@@ -3,16 +3,16 @@
 **The mechanism.** As in ``stochastic``, a coordinate is rounded up to the next of evenly spaced levels if a
 uniform number is below the share f of the way to it that the coordinate has gone, else down. Here the
 numbers of n clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1,
-and the client with rank i takes the entry at i, adds a random number from [0, 1) of its own and divides by
-n. Each client's number is uniform, so that its estimate is unbiased, and no two lie in the same of n equal
-parts of [0, 1). Where clients agree, the sum is off by about one step, whatever n; with numbers of their
-own it would be off by sqrt(n) / 2 steps. The published version with more than two levels also shifts the
-levels at random.
+and the client with rank i takes the entry at i, adds its private random number from [0, 1) and divides by
+n. Each client's number is uniform, so that its estimate is unbiased, and each of n equal parts of [0, 1) has
+the number of one client. Where clients agree, the sum is off by about one step, whatever n; with independent
+numbers it would be off by sqrt(n) / 2 steps. The published version with more than two levels also shifts
+the levels at random.
 
-**What it needs.** The seed of the round, and for each client a rank of its own among the clients of the
+**What it needs.** The seed of the round, and for each client a different rank among the clients of the
 round: :meth:`CorrelatedMechanism.encode_ranked`. Clients of this package's Flower mod have no rank. There,
-and wherever ``encode`` is called as of any mechanism, a client rounds with random numbers of its own, and
-gets the error of ``stochastic``.
+and wherever ``encode`` is called, a client rounds with independent random numbers, and has the error of
+``stochastic``.
 
 **Error.** For two clients with shares f and g, numbers in different ones of n parts are both below their
 shares with probability (n^2 f g - S(f, g)) / (n (n - 1)); S is the sum over parts of the product of what f
@@ -86,7 +86,7 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
         return variance * (clip * self.codebook.step / self.num_clients) ** 2
 
     def _positions(self, x: ArrayLike, clip: float) -> tuple[Floats, tuple[int, ...]]:
-        """Places between the levels, from 0 to levels - 1, as a vector; and the shape of the inputs."""
+        """Positions among the levels, from 0 to levels - 1, as a vector; and the shape of the inputs."""
         inputs = checked_inputs(x)
         scaled = np.clip(inputs.ravel() / checks.positive("clip", clip), -1.0, 1.0)
         return np.asarray((scaled + 1.0) * (0.5 * (self.levels - 1))), inputs.shape
@@ -95,13 +95,14 @@ class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
 @register("correlated", CorrelatedSpec, 223, "#2a9d8f")
 def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
     """Correlated quantization to that many levels."""
-    return CorrelatedMechanism("correlated", spec.levels, spec.parameters(), spec.num_clients)
+    sizes = (spec.levels, spec.num_clients)
+    return CorrelatedMechanism("correlated", *sizes, parameters=spec.parameters())
 
 
 def _entries(stream: RandomStream, num_clients: int, rank: int, count: int) -> Floats:
     """(count,) the entries at ``rank`` of random permutations of 0..num_clients - 1, one a coordinate.
 
-    Each coordinate has a word for every rank; how many of them are smaller is a client's place.
+    Each coordinate has a random word for every rank. A client's entry is the number of smaller words.
     """
     at_once = max(1, _WORDS_AT_ONCE // num_clients)
     entries = np.empty(count)
@@ -109,7 +110,7 @@ def _entries(stream: RandomStream, num_clients: int, rank: int, count: int) -> F
         stop = min(start + at_once, count)
         words = stream.words((stop - start) * num_clients).reshape(-1, num_clients)
         own = words[:, rank, None]
-        # Equal words, which hardly ever occur, are told apart by the rank.
+        # Ties, which hardly ever occur, are broken by the rank.
         entries[start:stop] = (words < own).sum(axis=1) + (words[:, :rank] == own).sum(axis=1)
     return entries
 

@@ -3,15 +3,14 @@
 **The mechanism.** A client reports a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
 What it reports is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
 result is rounded to an integer and clamped to as many levels as there are. The law is linear in x, a
-mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. Rows are
-a certified table, of which the accountant knows what a sum of n of them costs
-(:mod:`fl_privquant.loss.two_row_sums`, :mod:`fl_privquant.loss.blanket`): that is the theorem by which it
-is counted, and it covers what the authors count as amplification by sampling, rounding and all, for bounded
-L2 norms too.
+mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. The two
+rows are a certified table, and the accountant bounds what a sum of n draws from it reveals
+(:mod:`fl_privquant.loss.two_row_sums`, :mod:`fl_privquant.loss.blanket`). That bound includes what the
+authors count as amplification by sampling, and the rounding, and it holds for bounded L2 norms too.
 
 **The view.** Sampling helps privacy only against those who do not learn which coordinates a client reported.
 In the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
-of that code, noise included, and holds there too. It is large for the little noise that suffices in a sum.
+of that code, noise included, and holds there. It is large for the little noise that suffices in a sum.
 
 **What differs from the publication.** There, the server is trusted to add all the noise, and a client sends
 only the bits of the coordinates that it sampled: ``share`` of them. Here, each client adds its part of the
@@ -35,17 +34,17 @@ from scipy.special import ndtr
 
 from fl_privquant.array_types import Floats
 from fl_privquant.checks import number_in, whole_in
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import MAX_LEVELS, Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 
-# Standard deviations of the noise in units of a bit: from none to speak of to nearly always clamped.
+# Standard deviations of the noise that are tried, where a bit is ±1: from nearly none to nearly all clamped.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
 _STEPS = 40
-# Standard deviations of the noise that codes reach, at most.
+# Codes reach at most this many standard deviations of the noise.
 _REACHED = 5.0
 
 
@@ -53,18 +52,15 @@ _REACHED = 5.0
 class CsgmSpec(Spec):
     """The specification of the coordinate-sampled Gaussian mechanism: give ``epsilon`` or ``noise``."""
 
+    instead_of_epsilon = ("noise",)
+
     epsilon: float | None = None
     levels: Annotated[int, whole_in(3, MAX_LEVELS)] = 16
-    """Largest number of output values, from 3 on; an odd number is used, as far as noise often reaches."""
+    """Largest number of output values, from 3 on. An odd number is used, and no more than the noise needs."""
     share: Annotated[float, number_in("(0, 1]")] = 0.5
     """Probability with which a client reports a coordinate."""
     noise: Annotated[float | None, number_in(f"[{_LEAST_NOISE}, {_MOST_NOISE}]")] = None
     """Standard deviation of a client's noise where a bit is ±1, instead of ``epsilon``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epsilon is None and self.noise is None:
-            raise InvalidSpecError("epsilon: give the privacy loss of a coordinate, or the noise")
 
 
 @register("csgm", CsgmSpec, 76, "#e07a5f")
@@ -80,7 +76,7 @@ def design_csgm(spec: CsgmSpec) -> TableMechanism:
             f"{epsilon:g}; raise noise, or leave it out"
         )
     claimed = table.epsilon if epsilon is None else float(epsilon)
-    return TableMechanism("csgm", table, claimed, {**spec.parameters(), "noise": noise})
+    return TableMechanism("csgm", table, claimed, parameters={**spec.parameters(), "noise": noise})
 
 
 def csgm_law(half: int, share: float, noise: float) -> Law:
@@ -99,19 +95,19 @@ def csgm_law(half: int, share: float, noise: float) -> Law:
 def _clamped_normal(half: int, mean: float, noise: float) -> Floats:
     """Probabilities of -half..half for a normal number that is rounded and clamped."""
     edges = (np.arange(-half, half) + 0.5 - mean) / noise
-    # Tails from the side on which they keep their digits.
+    # Tails are computed from the side on which they keep their digits.
     below, above = ndtr(edges), ndtr(-edges)
     inner = np.where(edges[:-1] > 0.0, above[:-1] - above[1:], below[1:] - below[:-1])
     return np.concatenate([below[:1], inner, above[-1:]])
 
 
 def _table(most: int, share: float, noise: float) -> CertifiedTable:
-    """The law in integers; the values follow from these, so that both ends of [-1, 1] are met exactly."""
-    # What lies further out is too rare for 32 bits to tell its ratios.
+    """The law in integers. Output values follow from these, so that inputs of -1 and 1 are met exactly."""
+    # Codes further out are too rare for accurate ratios of 32-bit weights.
     half = min(most, max(1, math.floor(1.0 + _REACHED * noise)))
     weights = np.maximum(np.rint(csgm_law(half, share, noise).end_rows[-1] * TOTAL_WEIGHT), 1.0)
     weights = weights.astype(np.int64)
-    # What rounding left over is least of the largest.
+    # The largest weight takes the remainder of the rounding, where it matters least.
     weights[int(np.argmax(weights))] += TOTAL_WEIGHT - int(weights.sum())
     step = TOTAL_WEIGHT / float(weights @ np.arange(-half, half + 1))
     codebook = Codebook(np.arange(2 * half + 1), step, -half * step)
@@ -119,7 +115,7 @@ def _table(most: int, share: float, noise: float) -> CertifiedTable:
 
 
 def _least_noise(most: int, share: float, epsilon: float) -> float:
-    """The least noise, as far as bisection tells, whose table loses at most epsilon."""
+    """The least noise, by bisection, whose table stays within epsilon."""
     low, high = _LEAST_NOISE, _MOST_NOISE
     if _table(most, share, high).epsilon > epsilon:
         raise InfeasibleDesignError(

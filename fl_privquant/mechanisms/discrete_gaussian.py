@@ -6,18 +6,16 @@ Assumes: nothing about the inputs.
 Reference: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020 (the
 noise); Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with
 Secure Aggregation", ICML 2021 (rounding, noise and wrap on each client). There the sum of the clients' noises
-protects, here each client's noise does so alone: the local view.
+protects a client; the guarantee above, for the local view, rests on its own noise alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_privquant.design.noise_lattice import GAUSSIAN
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, discrete_gaussian_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.mechanisms.additive_spec import ApproximateSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteGaussian
 
@@ -26,7 +24,7 @@ from fl_privquant.sampling.discrete import DiscreteGaussian
 class DiscreteGaussianSpec(ApproximateSpec):
     """The specification of discrete Gaussian; see :class:`ApproximateSpec`."""
 
-    noise_kind = GAUSSIAN
+    noise_type = DiscreteGaussian
 
 
 class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):

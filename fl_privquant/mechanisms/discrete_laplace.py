@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from fl_privquant.design.noise_lattice import LAPLACE
-from fl_privquant.mechanisms.additive import AdditiveMechanism, check_width
-from fl_privquant.mechanisms.additive_spec import AdditiveSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism, AdditiveSpec, check_width
 from fl_privquant.mechanisms.integer_privacy import certified_epsilon
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
-# How far inside epsilon to design, for a table that is rounded and cut: little, if its end is far.
+# How far below epsilon to design, as the table is rounded and cut: little, where it ends far out.
 _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 
 
@@ -31,15 +29,15 @@ _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 class DiscreteLaplaceSpec(AdditiveSpec):
     """The specification of discrete Laplace; see :class:`AdditiveSpec`."""
 
-    noise_kind = LAPLACE
+    noise_type = DiscreteLaplace
 
 
 class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
     """Rounding plus two-sided geometric noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`.
 
-    Before the wrap, the sum is clamped as :mod:`fl_privquant.mechanisms.integer_privacy` says, which makes
-    epsilon pure. An argument about the *sum* of several clients' noises must count the clamp as a failure:
-    its probability is ``noise.tail(reach)`` each, about 1e-15 at epsilon 1.
+    Before the wrap, the sum is clamped as :mod:`fl_privquant.mechanisms.integer_privacy` says, so that delta
+    is 0. A proof about the *sum* of several clients' noises must count a clamp as a failure, which has
+    probability ``noise.tail(reach)`` for each client, about 1e-15 at epsilon 1.
     """
 
     noise_type = DiscreteLaplace
@@ -60,26 +58,13 @@ class DiscreteLaplaceMechanism(AdditiveMechanism, kind="discrete_laplace"):
 
     @classmethod
     def _least_epsilon(cls, noise: IntegerNoise, max_shift: int, delta: float) -> float:
-        return certified_epsilon(noise, max_shift, _reach(noise, max_shift))
+        return certified_epsilon(noise, max_shift, noise.clamped_at(max_shift))
 
     @cached_property
     def _privacy(self) -> tuple[float, float]:
         return certified_epsilon(self.noise, self.max_shift, self.reach), 0.0
 
-    @property
-    def reach(self) -> int:
-        """How far beyond the lattice the noise may carry a point."""
-        return _reach(self.noise, self.max_shift)
-
 
 register("discrete_laplace", DiscreteLaplaceSpec, 110, "#b56576", plans_for_sums=True, plans_for_local=True)(
     DiscreteLaplaceMechanism.of
 )
-
-
-def _reach(noise: IntegerNoise, max_shift: int) -> int:
-    """How far noise may go beyond the lattice: half of what the table leaves.
-
-    The other half keeps what the table lacks beyond its end small beside the tails that are compared.
-    """
-    return max(((noise.largest or 0) - max_shift) // 2, 1)

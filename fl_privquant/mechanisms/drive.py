@@ -1,8 +1,8 @@
-"""DRIVE: the signs of an update after a random rotation, and one length; without privacy.
+"""DRIVE: the signs of a randomly rotated update, and one length; without privacy.
 
 With R a random rotation that both ends know by a seed, the estimate is R^T sign(R x) times |x|^2 / |R x|_1.
-For a uniform rotation it is unbiased: its inner product with x is |x|^2, and what is left has no direction
-of its own. Up to 64 coordinates the rotation is uniform. Above, it is two Hadamard transforms with random
+For a uniform rotation it is unbiased: its inner product with x is |x|^2, and the rest has no preferred
+direction. Up to 64 coordinates the rotation is uniform. Above, it is two Hadamard transforms with random
 signs, of a power of two of coordinates to which zeros are added, and only nearly unbiased. Measured on
 vectors of one to three coordinates that are not 0, the worst for such a rotation, with 100 and 1000
 coordinates: a bias of 0.7 % of the length, and an error up to 2.4 % above that of a uniform rotation, which
@@ -57,7 +57,7 @@ class DriveMechanism(LengthQuantizer, kind="drive"):
         if self.dimension == 1:
             return 0.0
         size = self.rotated_dimension
-        # The error lies across the input, evenly: added zeros take their share of it.
+        # The error is spread evenly over all directions across the input, those of added zeros included.
         return (size * _inverse_square(size) - 1.0) * (self.dimension - 1.0) / (size - 1.0)
 
     def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
@@ -102,7 +102,7 @@ def _signs(seed: int, size: int) -> list[Floats]:
 
 
 def _hadamard(vector: Floats) -> Floats:
-    """The orthonormal Hadamard transform, its own inverse."""
+    """The orthonormal Hadamard transform, which is its own inverse."""
     half = 1
     while half < vector.size:
         pairs = vector.reshape(-1, 2, half)

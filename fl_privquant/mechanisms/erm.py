@@ -4,14 +4,14 @@ The nearest bin on either side is preferred exponentially: q_j(i) is proportiona
 exp(gamma (B_i - B_j) / (2 (B_j - B_1))).
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, computed exactly
-from the law and certified on the integer table; unbiased. The paper's theorem "erm_privacy" is not used:
-it is false (its bound stays finite as the margin goes to 0, the true loss does not).
+from the law and certified on the integer table; unbiased. The paper's theorem "erm_privacy" is not used
+because it is false: its bound stays finite as the margin goes to 0, while the true loss does not.
 Reference: Cai, Zhang, Khalili, UAI 2024, section "Special cases".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -22,41 +22,32 @@ from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.selection import mirrored_selection
 from fl_privquant.design.tuning import Tuned, tune_rate
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import POWERS, Spec, register
+from fl_privquant.mechanisms.registry import LeastErrorSpec, register
 
 _GAMMAS = np.geomspace(1e-3, 30.0, 30)
 _ROUNDING_ROOM = 1e-7
 
 
-@dataclass(frozen=True)
-class ErmSpec(Spec):
+@dataclass(frozen=True, kw_only=True)
+class ErmSpec(LeastErrorSpec):
     """The specification of ERM: tuned to ``epsilon``, or with ``gamma`` and ``bins`` as given.
 
     ``lattice``, ``max_code`` and ``max_value`` are as for OPTM.
     """
 
+    instead_of_epsilon = ("gamma", "bins")
+
     epsilon: float | None = None
-    levels: int = 4
-    objective: str = "mse"
-    density: Density = field(default_factory=UniformDensity)
     gamma: Annotated[float | None, checks.positive] = None
     bins: tuple[float, ...] | None = None
     lattice: bool = True
     max_code: int | None = None
     max_value: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bins is not None:
-            object.__setattr__(self, "levels", len(self.bins))
-        if self.epsilon is None and (self.gamma is None or self.bins is None):
-            raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both gamma and bins")
 
 
 @register("erm", ErmSpec, 30, "#edae49", cached=True)
@@ -73,7 +64,7 @@ def design_erm(spec: ErmSpec) -> TableMechanism:
         tuned = _tune(spec, codebook.values)
         gamma, law = tuned.rate, tuned.law
     table = CertifiedTable.from_law(law, codebook, epsilon)
-    return TableMechanism("erm", table, epsilon, {**spec.parameters(), "gamma": gamma})
+    return TableMechanism("erm", table, epsilon, parameters={**spec.parameters(), "gamma": gamma})
 
 
 def erm_law(bins: Floats, gamma: float) -> Law:
@@ -89,9 +80,7 @@ def _tune(spec: ErmSpec, values: Floats) -> Tuned:
     epsilon = (spec.epsilon or 0.0) * (1.0 - _ROUNDING_ROOM)
     gammas = _GAMMAS if spec.gamma is None else np.array([spec.gamma])
     try:
-        return tune_rate(
-            lambda gamma: erm_law(values, gamma), gammas, epsilon, spec.density, POWERS[spec.objective]
-        )
+        return tune_rate(lambda gamma: erm_law(values, gamma), gammas, epsilon, spec.density, spec.power)
     except InfeasibleDesignError:
         raise InfeasibleDesignError(
             f"erm: no gamma > 0 has epsilon {spec.epsilon:g} with {spec.levels} levels; its uniform choice "

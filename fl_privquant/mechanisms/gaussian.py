@@ -16,18 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from fl_privquant.array_types import ArrayLike, Floats, Words
+from fl_privquant.array_types import ArrayLike, Floats
 from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.normal import gaussian_delta, gaussian_separation
 from fl_privquant.loss.norms import Norms
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
-from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
+from fl_privquant.mechanisms.continuous import ContinuousMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
-# So that sensitivity / sigma, rounded, never exceeds the separation that is allowed.
+# Keeps sensitivity / sigma, which is rounded, from exceeding the separation that is allowed.
 _FLOAT_ROOM = 1.0 + 1e-10
 
 
@@ -45,10 +45,8 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
     def _is_private(self) -> bool:
         return gaussian_delta(2.0 / self.scale, self.claimed_epsilon) <= self.claimed_delta
 
-    def _noise(self, words: Words) -> Floats:
-        # The lower half of the normal law, where ndtri keeps its digits, and a sign of its own.
-        signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
-        return np.asarray(signs * ndtri(0.5 * open_uniforms(words)))
+    def _lower_quantile(self, shares: Floats) -> Floats:
+        return np.asarray(ndtri(0.5 * shares))
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
         if math.isinf(self.epsilon):
@@ -71,7 +69,7 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
 def design_gaussian(spec: GaussianSpec) -> GaussianMechanism:
     """The baseline with the least noise at (``epsilon``, ``delta``)."""
     sigma = analytic_sigma(2.0, spec.epsilon, spec.delta)
-    return GaussianMechanism("gaussian", sigma, spec.epsilon, spec.delta, spec.parameters())
+    return GaussianMechanism("gaussian", sigma, spec.epsilon, spec.delta, parameters=spec.parameters())
 
 
 def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

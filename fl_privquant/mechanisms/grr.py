@@ -2,10 +2,10 @@
 
 The input is rounded at random to one of ``levels`` points from -1 to 1, unbiased. That point is reported with
 probability e^epsilon / (e^epsilon + levels - 1), each other one with 1 / (e^epsilon + levels - 1). The points
-cancel, so values (e^epsilon + levels - 1) / (e^epsilon - 1) times the points make the estimate unbiased.
+sum to 0, so that values of (e^epsilon + levels - 1) / (e^epsilon - 1) times the points are unbiased.
 
-With two levels this is ``one_bit``. More levels pay only where e^epsilon is well above their number: the
-other answers are drawn without regard to how far they are from the input.
+With two levels this is ``one_bit``. More levels pay only where e^epsilon is well above their number, because
+wrong answers are drawn whatever their distance to the input.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table; unbiased.
@@ -45,12 +45,12 @@ class GrrSpec(Spec):
 def design_grr(spec: GrrSpec) -> TableMechanism:
     """The certified mechanism at ``epsilon``."""
     table = response_table(spec.epsilon, spec.levels)
-    return TableMechanism("grr", table, spec.epsilon, spec.parameters())
+    return TableMechanism("grr", table, spec.epsilon, parameters=spec.parameters())
 
 
 def response_table(epsilon: float, levels: int) -> CertifiedTable:
-    """Randomized response among evenly spaced levels, in integer weights; ends of [-1, 1] are met exactly."""
-    # Rounded up, so that the ratio of the two weights stays below e^epsilon; at least 1, for it to exist.
+    """Randomized response among evenly spaced levels, in integer weights; exact at inputs of -1 and 1."""
+    # Rounded up, so that the ratio of the two weights stays below e^epsilon, and at least 1.
     exact = TOTAL_WEIGHT / (math.exp(min(epsilon, 700.0)) + (levels - 1))
     rare = max(math.ceil(exact * (1.0 + 1e-15)), 1)
     common = TOTAL_WEIGHT - (levels - 1) * rare

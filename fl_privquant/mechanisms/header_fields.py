@@ -1,6 +1,6 @@
-"""How the plain fields of a mechanism are written in the header of its bytes, and read from one that came.
+"""The plain fields of a mechanism in the header of its bytes: how they are written, and read again.
 
-Plain fields are texts, numbers and mappings. Others, such as a table, are left to the mechanism's own class.
+Plain fields are texts, numbers and mappings. The class of a mechanism handles others, such as a table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def written_fields(mechanism: Any) -> dict[str, Any]:
 
 
 def read_fields(cls: Any, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain fields of a mechanism of that class, from the header that somebody sent."""
+    """The plain fields of a mechanism of that class, from a header that was received."""
     return {name: _READ[kind](header[_key(name)]) for name, kind in _plain_fields(cls).items()}
 
 
@@ -40,5 +40,5 @@ def _plain_fields(cls: Any) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """A field's key in headers: all that a header says is a claim."""
+    """A field's key in headers, without the word "claimed": whatever a header says is a claim."""
     return name.removeprefix("claimed_")

@@ -1,16 +1,16 @@
-"""I-MVU: MVU whose rows are interpolated in the exponents, so that its law is smooth in the input.
+"""I-MVU: MVU with rows interpolated in the exponents, so that the law is smooth in the input.
 
-Between the rows a and b of two neighbouring grid points MVU dithers: the law has a kink at every grid point,
-and neighbouring inputs can be far easier to tell apart than their distance suggests. I-MVU interpolates
-natural parameters instead, p(t) proportional to a^(1 - t) b^t for t from 0 to 1. The Fisher information of
-such a law is small everywhere, and with it the Rényi divergence per squared distance of inputs, so that the
-cost of an update with bounded L2 norm does not grow with its dimension.
+Between the rows a and b of two neighbouring grid points MVU interpolates linearly: the law has a kink at
+every grid point, and close inputs can be far easier to tell apart than their distance suggests. I-MVU
+interpolates natural parameters instead, p(t) proportional to a^(1 - t) b^t for t from 0 to 1. The Fisher
+information of such a law is small everywhere, and with it the Rényi divergence per squared distance of
+inputs, so that the cost of an update with bounded L2 norm does not grow with its dimension.
 
-What is sampled here is this law at ``rows_per_cell`` points of each grid cell, linear in between: it is
-that law which is certified, and whose divergence :func:`fl_privquant.loss.renyi.renyi_per_squared_distance`
-bounds. The published mechanism puts p(t) at the input a share t into the cell, where it is biased; here a
-row is put at its own mean, which makes it unbiased everywhere. Normalised, p(t) can exceed both a and b;
-where it does, MVU is designed for a smaller loss, so that all rows stay inside ``epsilon``.
+What is sampled here is this law at ``rows_per_cell`` points of each grid cell, and linear in between. That
+law is certified, and :func:`fl_privquant.loss.renyi.renyi_per_squared_distance` bounds its divergence. The
+published mechanism puts p(t) at the input a share t into the cell, where it is biased; here a row is put at
+its own mean, which makes it unbiased everywhere. Normalised, p(t) can exceed both a and b; where it does, MVU
+is designed for a smaller loss, so that all rows stay inside ``epsilon``.
 
 The grid rows are those of MVU under ``metric="l1"``: under the strict constraint they change by e^epsilon
 within one or two cells, which no interpolation smooths. Rate of order 2 times mean squared error, 4
@@ -45,7 +45,7 @@ from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import PrivacyStatement, Unit
 
 _MOST_STEPS = 12
-# Inputs closer than this would be one after integer rounding.
+# Inputs closer than this would be equal after integer rounding.
 _LEAST_PIECE = 1e-5
 
 
@@ -68,7 +68,7 @@ class ImvuSpec(Spec):
         self.grid_spec(self.epsilon)
 
     def grid_spec(self, epsilon: float) -> MvuSpec:
-        """The MVU that is interpolated: bounded by a metric, or all change would be in a few cells."""
+        """The MVU that is interpolated. Without a metric its rows would change within a few cells only."""
         return MvuSpec(epsilon, self.levels, self.input_bits, "l1", self.max_code)
 
 
@@ -80,7 +80,7 @@ def design_imvu(spec: ImvuSpec) -> TableMechanism:
     def certify(law: Law) -> TableMechanism:
         table = CertifiedTable.from_law(law, codebook, spec.epsilon)
         information = {"fisher_information": fisher_information(table.law)}
-        return TableMechanism("imvu", table, spec.epsilon, spec.parameters() | information)
+        return TableMechanism("imvu", table, spec.epsilon, parameters=spec.parameters() | information)
 
     def law_of(epsilon: float) -> Law:
         share = epsilon / spec.epsilon

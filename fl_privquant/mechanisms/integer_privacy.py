@@ -1,4 +1,4 @@
-"""The privacy of integer noise, from its own probabilities: certified in exact integer arithmetic.
+"""The privacy of integer noise, certified in exact integer arithmetic on the probabilities that are drawn.
 
 **Approximate.** A release is j + N with an integer j in 0..D and noise N. Its delta at epsilon, for inputs
 a shift s apart, is the hockey-stick divergence
@@ -16,7 +16,7 @@ computed from the units; two laws that are each moved by T move a divergence by 
 going to the ideal law and back for another shift costs that twice.
 
 **Pure.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon. So
-j + N is clamped to C beyond either end of 0..D, where D + C is within the table. This is post-processing, and
+j + N is clamped to the range from -C to D + C, where D + C is within the table. This is post-processing, and
 hardly ever happens. With probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst
 ratio of an output is p_k / p_{k+D} for some k < C, or T_C / T_{C+D} at an end.
 
@@ -40,10 +40,10 @@ from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.sampling.discrete import IntegerNoise
 
 MAX_EPSILON = 32.0
-"""Beyond this the tables' distance to the ideal law, times e^epsilon, is no longer negligible."""
+"""Beyond this epsilon the tables' distance to the ideal law, times e^epsilon, is no longer negligible."""
 
 _EXP_BITS = 192
-# 100 digits against the 58 + 14 of e^epsilon in units of 2^-192, for epsilon up to 32.
+# 100 digits are enough: e^epsilon in units of 2^-192 has 58 + 14 of them, for epsilon up to 32.
 _DECIMAL = Context(prec=100)
 # A unit of a magnitude is 2^-127, and each sign has half of it.
 _SIGNED_BITS = 128
@@ -103,7 +103,7 @@ def epsilon_at(noise: IntegerNoise, max_shift: int, delta: float) -> float:
     return high
 
 
-def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int) -> float:
+def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int | None) -> float:
     """The pure epsilon of adding the noise to 0..``max_shift``, clamped ``reach`` beyond: rounded up.
 
     >>> from fl_privquant.sampling.discrete import DiscreteLaplace
@@ -111,7 +111,7 @@ def certified_epsilon(noise: IntegerNoise, max_shift: int, reach: int) -> float:
     1.0
     """
     units = _signed_units(noise)
-    if not 1 <= reach < len(units) - max_shift:
+    if reach is None or not 1 <= reach < len(units) - max_shift:
         raise CertificationError(
             f"noise up to {len(units) - 1} does not cover inputs {max_shift} apart and {reach} beyond them"
         )
@@ -129,8 +129,8 @@ def calibrate(
 ) -> NoiseT:
     """The noise with the least variance, to 7 digits, that is certified at (``epsilon``, ``delta``).
 
-    ``make`` takes the variance. Where a search stops does not matter to privacy: it is the certificate
-    of what is returned that counts, and noise is added until it holds.
+    ``make`` takes the variance. Privacy does not depend on where the search stops: the variance is raised
+    until the certificate of the noise that is returned holds.
     """
 
     def excess(log_variance: float) -> float:

@@ -15,11 +15,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from fl_privquant.array_types import ArrayLike, Floats, Words
+from fl_privquant.array_types import ArrayLike, Floats
 from fl_privquant.law.density import Density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.response import laplace_loss
-from fl_privquant.mechanisms.continuous import ContinuousMechanism, open_uniforms
+from fl_privquant.mechanisms.continuous import ContinuousMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
@@ -37,10 +37,8 @@ class LaplaceMechanism(ContinuousMechanism, kind="laplace"):
     def _is_private(self) -> bool:
         return 2 / Fraction(self.scale) <= Fraction(self.claimed_epsilon) and self.claimed_delta >= 0.0
 
-    def _noise(self, words: Words) -> Floats:
-        # The lowest bit is none of those that make the uniform number.
-        signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
-        return np.asarray(signs * np.log(open_uniforms(words)))
+    def _lower_quantile(self, shares: Floats) -> Floats:
+        return np.asarray(np.log(shares))
 
     def loss(self, view: View = LOCAL) -> NamedLoss:
         return NamedLoss(laplace_loss(2.0 / self.scale))
@@ -57,4 +55,4 @@ def design_laplace(spec: LaplaceSpec) -> LaplaceMechanism:
     """The baseline at ``epsilon``."""
     # Inputs are at most 2 apart; rounded up, so that the loss is not above epsilon.
     scale = math.nextafter(2.0 / spec.epsilon, math.inf)
-    return LaplaceMechanism("laplace", scale, spec.epsilon, 0.0, spec.parameters())
+    return LaplaceMechanism("laplace", scale, spec.epsilon, 0.0, parameters=spec.parameters())

@@ -1,16 +1,16 @@
-"""Table mechanisms whose loss grows with the distance of the inputs, certified in exact arithmetic.
+"""Table mechanisms whose privacy loss is bounded by the distance of the inputs, in exact arithmetic.
 
 Guarantee, ``metric="l1"``: for all inputs x, x' in [-clip, clip] and every output i, P[M(x) = i] <=
 exp(metric_epsilon |x - x'| / clip) P[M(x') = i], up to :data:`fl_privquant.loss.renyi.INPUT_ROUNDING` in |x
-- x'| / clip (the sampler's dither has 32 bits). Two updates at L1 distance D lose at most
+- x'| / clip (the sampler rounds inputs at random with 32 bits). Two updates at L1 distance D lose at most
 metric_epsilon * D / clip in all their coordinates together: 2 R metric_epsilon / clip where updates are
 clipped to L1 norm R.
 
 Guarantee, ``metric="l2-grid"``: P[M(x) = i] <= exp(metric_epsilon |x - x'|^2 / clip^2) P[M(x') = i] for
 inputs that are knots. The loss of two grid updates at L2 distance D is at most metric_epsilon * D^2 /
-clip^2. Inputs between knots are dithered to knots first; what then holds is that bound for the dithered
-updates, whose norm can exceed that of the update. For a bound without that gap see
-:mod:`fl_privquant.loss.renyi`.
+clip^2. *Knots* are the inputs at which a table has rows. Inputs between knots are first rounded at random to
+knots; the bound then holds for the rounded updates, whose norm can exceed that of the update. For a bound
+without that gap see :mod:`fl_privquant.loss.renyi`.
 
 In either case ``epsilon``, the loss between any two inputs of one coordinate, holds as well.
 """
@@ -31,7 +31,7 @@ from fl_privquant.design.metric import diameter
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper, rounded_up
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.loss.renyi import INPUT_ROUNDING
@@ -40,14 +40,14 @@ from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-# Floats only shortlist what is then compared exactly: their relative error here is below 1e-6.
+# Floats, with a relative error below 1e-6, select the candidates that are then compared exactly.
 _SHORTLIST = 1e-5
 _FLOAT_ROOM = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MetricTableMechanism(TableMechanism, kind="metric-table"):
-    """A table mechanism that also claims a loss per distance; see the module for what that guarantees.
+    """A table mechanism that also claims a loss per distance; the module states the guarantee.
 
     ``metric`` is "l1" or "l2-grid".
     """
@@ -73,14 +73,14 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
 
     @cached_property
     def metric_epsilon(self) -> float:
-        """Certified loss per unit of distance, one coordinate, one release: never below the exact one."""
+        """Certified loss per unit of distance, for one coordinate and release; never below the exact one."""
         return certified_metric_epsilon(self.table, self.metric)
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
         """The usual bounds and, with metric "l1", the loss by the L1 distance of whole updates."""
         losses = super().update_losses(norms, dimension, view)
-        # Not for "l2-grid": its bound is for inputs that are knots. Others are dithered to knots first, and
-        # the dithered updates can be further apart than the norm allows, so the norm says nothing of them.
+        # Not for "l2-grid": its bound is for inputs that are knots. Others are rounded to knots first, and
+        # the rounded updates can be further apart than the norm allows.
         if self.metric != "l1" or norms == NO_NORMS:
             return losses
         # An L2 norm bounds the L1 norm as well.
@@ -94,18 +94,19 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
 def certified_law(
     name: str, law: Law, codebook: Codebook, epsilon: float, parameters: Mapping[str, Any], metric: str
 ) -> TableMechanism:
-    """The mechanism that draws from a law, certified; ``metric="none"``: for epsilon alone."""
+    """The certified mechanism with that law; with ``metric="none"`` it claims epsilon alone."""
     table = CertifiedTable.from_law(law, codebook, epsilon)
     if metric == "none":
-        return TableMechanism(name, table, epsilon, parameters)
-    return MetricTableMechanism(name, table, epsilon, parameters, metric, epsilon / diameter(metric))
+        return TableMechanism(name, table, epsilon, parameters=parameters)
+    claims = (epsilon, metric, epsilon / diameter(metric))
+    return MetricTableMechanism(name, table, *claims, parameters=parameters)
 
 
 _UNITS = {"l1": "|x - x'| / clip", "l2-grid": "|x - x'|^2 / clip^2, x and x' knots"}
 
 
 def certified_metric_epsilon(table: CertifiedTable, metric: str) -> float:
-    """The least loss per distance that the integer table has, rounded up; infinite where a law jumps."""
+    """The least loss per distance of the integer table, rounded up; infinite where its law jumps."""
     if metric not in _UNITS:
         raise InvalidSpecError(f"metric: {metric!r} is not one of {', '.join(_UNITS)}")
     if np.any(table.start_rows[1:] != table.end_rows[:-1]):
@@ -129,7 +130,7 @@ def _l1_slope(weights: Ints, means: list[int], step: Fraction) -> float:
     for k, i in zip(*np.nonzero(slopes >= slopes.max() * (1.0 - _SHORTLIST)), strict=True):
         low, high = sorted((int(weights[k, i]), int(weights[k + 1, i])))
         worst = max(worst, Fraction(high - low, low) / (step * (means[k + 1] - means[k])))
-    return _rounded_up(worst)
+    return rounded_up(worst)
 
 
 def _l2_rate(weights: Ints, means: list[int], step: Fraction) -> float:
@@ -144,10 +145,5 @@ def _l2_rate(weights: Ints, means: list[int], step: Fraction) -> float:
         for k, i in zip(*np.nonzero(rates >= max(rates.max(), worst) * (1.0 - _SHORTLIST)), strict=True):
             low, high = sorted((int(weights[k, i]), int(weights[k + gap, i])))
             distance = (step * (means[k + gap] - means[k])) ** 2
-            worst = max(worst, _rounded_up(Fraction(log_ratio_upper(high, low)) / distance))
+            worst = max(worst, rounded_up(Fraction(log_ratio_upper(high, low)) / distance))
     return worst
-
-
-def _rounded_up(value: Fraction) -> float:
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)

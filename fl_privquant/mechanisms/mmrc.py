@@ -1,4 +1,4 @@
-"""MMRC: PrivUnit compressed by importance sampling: an index into a random codebook that both ends know.
+"""MMRC: PrivUnit compressed by importance sampling, to an index into a random codebook known to both ends.
 
 **The mechanism.** For an update x in the unit ball, N unit vectors are drawn, independent and uniform on
 the sphere. Those inside the cap around x / |x| (around its opposite with probability (1 - |x|) / 2) have
@@ -44,10 +44,6 @@ from fl_privquant.mechanisms.sphere import RandomCodebook, best_height, cap_mean
 _USUAL_LEVELS = tuple(1 << bits for bits in range(1, 13))
 
 
-class MmrcSpec(SharedCodebookSpec):
-    """The specification of MMRC; see :class:`SharedCodebookSpec`. ``levels`` None: the least error."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class MmrcMechanism(CodebookMechanism, kind="mmrc"):
     """An index by importance sampling: codewords inside the cap around the update have more weight."""
@@ -83,11 +79,11 @@ class MmrcMechanism(CodebookMechanism, kind="mmrc"):
 
     def _near(self, codebook: RandomCodebook, direction: Floats) -> Ints:
         along = codebook.projections(self.levels, direction)
-        # In one coordinate the only height is 1.
+        # With one coordinate, the only heights are -1 and 1.
         return np.flatnonzero(along >= self.height if self.dimension > 1 else along > 0.0)
 
 
-register("mmrc", MmrcSpec, 197, "#dda15e")(MmrcMechanism.of)
+register("mmrc", SharedCodebookSpec, 197, "#dda15e")(MmrcMechanism.of)
 
 
 @lru_cache(maxsize=1024)

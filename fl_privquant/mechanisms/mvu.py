@@ -1,10 +1,10 @@
 """MVU: the minimum variance unbiased mechanism, values and probabilities designed together on a grid.
 
-An input is dithered to one of 2^input_bits equidistant grid points of [-1, 1], unbiased, then one of m
-values is drawn from the row of that grid point. Dithering is what a piecewise-linear law does, so the
-law has its knots at the grid. Values and rows minimise the mean variance *at the grid points*, by the
-published trust-region method (:mod:`fl_privquant.design.alphabet`); values that come out equal count as
-one, and they are rounded to a lattice of ``max_code`` steps so that sums of codes stay narrow. The rows
+An input is rounded at random, unbiased, to one of 2^input_bits equidistant grid points of [-1, 1]. Then one
+of m values is drawn from the row of that grid point. So the law is piecewise linear, with its knots at the
+grid. Values and rows minimise the mean variance *at the grid points*, by the
+published trust-region method (:mod:`fl_privquant.design.alphabet`); equal values are
+merged, and they are rounded to a lattice of ``max_code`` steps so that sums of codes stay narrow. The rows
 are then the exact optimum for these values, by linear programming.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
@@ -42,7 +42,7 @@ from fl_privquant.mechanisms.registry import Spec, register
 
 _DEFAULT_INPUT_BITS = 3
 _LEVELS = whole_in(2, 64, "; beyond, MVU's program takes hours: use 'optm', whose program is linear")
-# Values this close, relative to the largest, are one value that the solver left in several copies.
+# Values this close, relative to the largest, are copies of one value that the solver left.
 _SAME_VALUE = 1e-3
 
 
@@ -77,16 +77,8 @@ class MvuSpec(Spec):
 
     @property
     def grid(self) -> Floats:
-        """The inputs that others are dithered to."""
+        """The inputs that all others are rounded to."""
         return np.linspace(-1.0, 1.0, 2 ** int(self.input_bits or 1))
-
-
-class GridDensity(SampleDensity):
-    """Inputs that are grid points, all equally likely: MVU's variance is averaged over them."""
-
-    @property
-    def symmetric(self) -> bool:
-        return True
 
 
 @register("mvu", MvuSpec, 40, "#66a182", cached=True)
@@ -101,8 +93,8 @@ def design_mvu(spec: MvuSpec) -> TableMechanism:
 
 
 def mvu_law(spec: MvuSpec, values: Floats, epsilon: float) -> Law:
-    """The law with the least variance at the grid points, given the values."""
-    density = GridDensity(spec.grid)
+    """The law with the least variance, averaged over the grid points, given the values."""
+    density = SampleDensity(spec.grid, symmetric=True)
     return design_free(values, epsilon, density, 2, spec.grid, metric=spec.metric).law
 
 

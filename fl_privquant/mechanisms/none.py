@@ -1,8 +1,8 @@
-"""None: the update as it is, neither clipped nor quantized nor private; in sums, as integers in fixed point.
+"""None: the update unchanged, neither clipped nor quantized nor private; in sums, integers in fixed point.
 
 It is the baseline that shows what training reaches without quantization and privacy.
 
-**Fixed point** is what it becomes where updates must be integers, as secure aggregation needs. Coordinates
+**Fixed point** replaces floats where updates must be integers, as for secure aggregation. Coordinates
 are clipped to [-clip, clip] and rounded at random to one of the two neighbouring points of a lattice so fine
 that learning does not notice: 2^bits - 1 points, of which one is exactly 0. Twenty bits are a step of 1.9e-6
 clip, and the sum of up to 4096 clients fits the 32 bits of a masked code.
@@ -15,9 +15,8 @@ Assumes: finite inputs; fixed point cuts off what lies beyond the clip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -36,28 +35,22 @@ DEFAULT_BITS: Final = 20
 """Bits of a fixed-point coordinate, unless others are asked for."""
 
 _BITS = whole_in(2, 30)
-# What secure aggregation adds up in, at most.
+# The widest integers that secure aggregation sums.
 _MAX_SUM_BITS: Final = 32
 
 
 @dataclass(frozen=True)
 class NoSpec(Spec):
-    """Whether floats stay as they are (None), or become integers of that many bits."""
+    """The specification: floats stay unchanged (None), or become integers of that many bits."""
 
     fixed_point_bits: Annotated[int | None, _BITS] = None
 
 
-@dataclass(frozen=True, eq=False)
 class NoMechanism(FloatMechanism, kind="none"):
     """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
 
     lossless = True
-
-    name: str = "none"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: floats unchanged, not private>"
+    _form = "floats unchanged"
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
@@ -79,7 +72,7 @@ class NoMechanism(FloatMechanism, kind="none"):
         return 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
     """Randomized rounding to a fine lattice around 0, with ``bits`` for each coordinate.
 
@@ -90,15 +83,14 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
     array([ 0. ,  0.1, -0.5])
     """
 
-    name: str = "none"
     bits: Annotated[int, _BITS] = DEFAULT_BITS
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
 
-    def __repr__(self) -> str:
-        return f"<{self.name}: fixed point of {self.bits} bits, not private, mse {self.mse():.3g}>"
+    @property
+    def _form(self) -> str:
+        return f"fixed point of {self.bits} bits"
 
     @property
     def bits_per_coordinate(self) -> float:
@@ -106,7 +98,7 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
 
     @property
     def max_code(self) -> int:
-        # Even, so that a point in the middle stands for 0.
+        # It is even, so that the point in the middle stands for 0.
         return (1 << self.bits) - 2
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
@@ -120,12 +112,12 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         sums = checked_sums(total, num_clients, self.max_code, _MAX_SUM_BITS)
-        # From the middle, so that 0 is exact.
+        # Counted from the middle, so that 0 is exact.
         steps = sums.astype(np.int64) - num_clients * self.max_code // 2
         return np.asarray(steps * (checks.positive("clip", clip) * self.step / num_clients))
 
     def _rounding_variance(self, density: Density | ArrayLike | None) -> float:
-        # Of uniform inputs it is known, for which so many points need not be gone through.
+        # For uniform inputs it is known, so that the many points need not be enumerated.
         return 1.0 / 6.0 if density is None else super()._rounding_variance(density)
 
 
@@ -133,8 +125,8 @@ class FixedPointMechanism(RoundingMechanism, kind="fixed_point"):
 def design_none(spec: NoSpec) -> NoMechanism | FixedPointMechanism:
     """The identity, or rounding to fixed point where bits are given."""
     if spec.fixed_point_bits is None:
-        return NoMechanism("none", spec.parameters())
-    return FixedPointMechanism("none", spec.fixed_point_bits, spec.parameters())
+        return NoMechanism("none", parameters=spec.parameters())
+    return FixedPointMechanism("none", spec.fixed_point_bits, parameters=spec.parameters())
 
 
 def _copy(chunk: Chunk) -> int:

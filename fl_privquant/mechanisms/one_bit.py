@@ -1,4 +1,4 @@
-"""One bit: Duchi's two-point mechanism, randomized response between two far values.
+"""One bit: Duchi's two-point mechanism, which is randomized response between two values.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table; unbiased. The values are ±(e^epsilon + 1) / (e^epsilon - 1), adjusted to the integer
@@ -39,7 +39,7 @@ class OneBitSpec(Spec):
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The bit that leans as far as the target allows: one Poisson binomial bit."""
+        """The bit whose probabilities differ as much as the target allows: one Poisson binomial bit."""
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         best = binomial_bits(target, wish.norm_ratio, 1)
         if best is None:
@@ -55,4 +55,5 @@ class OneBitSpec(Spec):
 @register("one_bit", OneBitSpec, 80, "#5c5c5c", plans_for_sums=True, plans_for_local=True, scouts=True)
 def design_one_bit(spec: OneBitSpec) -> TableMechanism:
     """The certified two-point mechanism at ``epsilon``."""
-    return TableMechanism("one_bit", response_table(spec.epsilon, 2), spec.epsilon, spec.parameters())
+    table = response_table(spec.epsilon, 2)
+    return TableMechanism("one_bit", table, spec.epsilon, parameters=spec.parameters())

@@ -14,7 +14,7 @@ UAI 2024 (family ``independent``). The families ``paired`` and ``free`` contain 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -31,28 +31,31 @@ from fl_privquant.design.search import BinSearch, Evaluation
 from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
-from fl_privquant.law.density import Density, UniformDensity
+from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
-from fl_privquant.mechanisms.registry import POWERS, Spec, Variant, register
+from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
-# Slightly beyond the least value, at which only the two-point mechanism exists, with every digit of epsilon.
+# Slightly beyond the least value, at which only the two-point mechanism is feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
 _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
-# On a finer grid the squared distance of neighbours is smaller, and the outer values lie further out.
+# On a finer grid neighbours may lose less, so that the outer values would lie further out.
 _GRID_KNOTS = 5
 
 PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 """Output values of the paper's OPTM at an epsilon of 1, which its training runs use as well."""
 
 
-@dataclass(frozen=True)
-class OptmSpec(Spec):
-    """The specification of OPTM."""
+@dataclass(frozen=True, kw_only=True)
+class OptmSpec(LeastErrorSpec):
+    """The specification of OPTM.
 
-    # Constraints with larger factors than e^32 are beyond what solvers of linear programs can tell apart.
+    The paper's objective is ``mae``; with ``aggregate``, parameters are those of ``optm_aggregate``.
+    """
+
+    # Constraints with larger factors than e^32 are beyond the accuracy of linear programming solvers.
     most_epsilon = 32.0
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("", {"family": "free"}),
@@ -62,21 +65,16 @@ class OptmSpec(Spec):
     )
 
     epsilon: float
-    levels: int = 4
     family: Annotated[str, one_of("independent", "paired", "free")] = "free"
     """``independent`` (the paper's), ``paired``, or ``free`` (the best of all unbiased laws)."""
-    objective: str = "mse"
-    """``mse``, which governs averages over clients, or ``mae`` (the paper's). With ``aggregate``, ``design``
-    takes the parameters of ``optm_aggregate`` instead."""
     bins: tuple[float, ...] | None = None
-    density: Density = field(default_factory=UniformDensity)
     lattice: bool = True
     """Whether searched values have integer codes up to ``max_code``, so that sums stay narrow."""
     max_code: int | None = None
     """Largest code of a lattice; 2 levels - 1 if not given."""
     max_value: Annotated[float | None, number_in("(-inf, inf)")] = None
-    """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. The mean
-    absolute error alone would send outer values, and the squared error, to infinity."""
+    """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. Without a limit,
+    the mean absolute error is least with outer values, and a squared error, that are infinite."""
     num_knots: Annotated[int | None, whole_in(2, 4097)] = None
     """Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With ``metric="l2-grid"``
     the inputs that the guarantee is for; 5 if not given."""
@@ -95,20 +93,13 @@ class OptmSpec(Spec):
         if self.metric != "none" and self.family != "free":
             raise InvalidSpecError(
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
-                "bins: inputs ever closer to each other would keep losing the same"
+                "bins: the loss of two inputs on both sides of a bin would not fall with their distance"
             )
-        if self.bins is not None:
-            object.__setattr__(self, "levels", len(self.bins))
         if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
                 f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
                 f"{self.levels} levels"
             )
-
-    @property
-    def power(self) -> int:
-        """The exponent of the error that is minimised."""
-        return POWERS[self.objective]
 
 
 @register("optm", OptmSpec, 0, "#0b5fa5", cached=True, plans_for_sums=True, plans_for_local=True)
@@ -136,7 +127,7 @@ def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
 
 
 def _grid(spec: OptmSpec) -> Floats:
-    """Knots while values are searched; under a metric for grid inputs, that grid."""
+    """The knots while values are searched; with metric "l2-grid" they are the grid itself."""
     if spec.metric == "l2-grid":
         return np.linspace(-1.0, 1.0, spec.num_knots or _GRID_KNOTS)
     return np.linspace(-1.0, 1.0, _SEARCH_KNOTS)

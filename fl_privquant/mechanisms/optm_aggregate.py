@@ -11,11 +11,11 @@ Assumes: secure aggregation; the honest clients that the fractions leave in each
 
 It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.mechanisms.stratified_bits`), which are the bits of the Poisson binomial mechanism (Chen,
-Özgür, Kairouz, ICML 2022) with less randomness in how many of them lean up; tables by linear program
+Özgür, Kairouz, ICML 2022) with less randomness in how many favour 1; tables by linear program
 (:mod:`fl_privquant.design.aggregate`); and the bits of the Poisson binomial mechanism themselves
-(:mod:`fl_privquant.mechanisms.pbm`) where they may lean further, above all where few clients or a lax budget
-are counted better by a blanket. So its error is never above that of the Poisson binomial mechanism with as
-many levels and the same clip, certified for the same target, except for how closely leans are searched for.
+(:mod:`fl_privquant.mechanisms.pbm`) where their certificate allows a larger theta, above all with few clients
+or a large budget. So its error never exceeds that of the Poisson binomial mechanism with as many levels and
+the same clip, certified for the same target, except for the tolerance of the search for theta.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, honest_clients
-from fl_privquant.design.aggregate import aggregate_table, best_shape, least_error_table
+from fl_privquant.design.aggregate import best_shape, least_error_table
 from fl_privquant.design.bits import (
     SumOfBitsDesign,
-    bits_for_error,
     error_of_bits,
     error_of_strata,
     least_error_bits,
@@ -57,29 +56,15 @@ _NAME = "optm_aggregate"
 _MOST_LEVELS = 256
 _LEVELS = checks.whole_in(2, _MOST_LEVELS, "; for the sum of many clients 8 are enough")
 _MOST_EPSILON = 1e6
-# Independent bits are tried if the error over a central Gaussian's is at least this.
+# Independent bits are tried if the error is at least this times that of a central Gaussian.
 _LAX = 1.1
 # Tables are tried if they could reduce the error by more than this; the search takes long.
 _WORTH = 1.005
 
 
-def planned_norm_ratio(spec: AggregateSpec) -> float:
-    """L2 clip over coordinate clip with the least error for rotated updates at the norm bound, for a target.
-
-    Lost signal against noise, for clients that all have the same update; see
-    :mod:`fl_privquant.design.spread`.
-
-    >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
-    >>> 3.0 < math.sqrt(7850) / planned_norm_ratio(spec) < 3.5
-    True
-    """
-    trials = numbers_of_trials(spec.levels - 1, spec.num_honest)[0]
-    return math.sqrt(spec.dimension) / best_spread(trials, spec.target)
-
-
 @dataclass(frozen=True)
 class AggregateSpec(Spec):
-    """The specification of OPTM for the secure sum: give ``run_epsilon`` or ``mse``."""
+    """The specification of OPTM for the secure sum."""
 
     spends_on: ClassVar[Unit] = Unit.TOTAL
 
@@ -87,13 +72,11 @@ class AggregateSpec(Spec):
     """Clients that are asked in a round."""
     dimension: Annotated[int, checks.whole_in(1, 1 << 31)]
     """Number of coordinates."""
-    run_epsilon: float | None = None
+    run_epsilon: float
     """The target with ``run_delta``: what all rounds may cost a client, in the aggregate view."""
     run_delta: float = 1e-5
     rounds: Annotated[int, checks.whole_in(1, 1 << 20)] = 1
     """Rounds that a client takes part in."""
-    mse: Annotated[float | None, checks.positive] = None
-    """Mean squared error of one client's coordinate, in units of clip^2, instead of a target."""
     norm_ratio: Annotated[float | None, checks.positive] = None
     """L2 clip over coordinate clip; if not given, :func:`~fl_privquant.design.spread.usual_norm_ratio`."""
     levels: Annotated[int, _LEVELS] = 4
@@ -106,13 +89,7 @@ class AggregateSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.run_epsilon is None) == (self.mse is None):
-            raise InvalidSpecError(
-                f"run_epsilon={self.run_epsilon}, mse={self.mse}: give one of the two, a target for the "
-                "whole run or an error"
-            )
-        if self.run_epsilon is not None:
-            checked_epsilon(self.run_epsilon, _MOST_EPSILON)
+        checked_epsilon(self.run_epsilon, _MOST_EPSILON)
         checked_delta(self.run_delta)
         honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 2:
@@ -161,7 +138,7 @@ class AggregateSpec(Spec):
 
     @property
     def num_honest(self) -> int:
-        """Honest clients whose codes are in the sum, at the least, as coarsely as accountants count them."""
+        """The least number of honest clients in the sum, rounded down as accountants do."""
         return coarse_count(honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction))
 
     @property
@@ -170,16 +147,25 @@ class AggregateSpec(Spec):
         return usual_norm_ratio(self.dimension) if self.norm_ratio is None else self.norm_ratio
 
     @property
+    def planned_norm_ratio(self) -> float:
+        """L2 clip over coordinate clip with about the least error for the target and rotated updates.
+
+        >>> spec = AggregateSpec(num_clients=1000, dimension=7850, run_epsilon=10.0, rounds=50)
+        >>> 3.0 < math.sqrt(7850) / spec.planned_norm_ratio < 3.5
+        True
+        """
+        trials = numbers_of_trials(self.levels - 1, self.num_honest)[0]
+        return math.sqrt(self.dimension) / best_spread(trials, self.target)
+
+    @property
     def target(self) -> RunTarget:
         """The privacy target of the run."""
-        if self.run_epsilon is None:
-            raise InvalidSpecError("run_epsilon: give a target, which clip and design are chosen by")
         cost = (self.run_epsilon, self.run_delta, self.rounds)
         return RunTarget(*cost, self.dimension, self.num_clients, self.num_honest)
 
     @property
     def rate(self) -> float:
-        """The rate that certificates of an update are asked for."""
+        """The rate b of :func:`~fl_privquant.loss.two_row_sums.sum_separation` for these updates."""
         return UpdateBound(2.0 * self.clip_ratio * NORM_ROUNDING, self.dimension).rate
 
 
@@ -193,11 +179,9 @@ class AggregateSpec(Spec):
     plans_for_sums=True,
 )
 def design_aggregate(spec: AggregateSpec) -> LatticeMechanism:
-    """The certified mechanism with the least error that meets the target, or the safest with that error."""
+    """The certified mechanism with the least error that meets the target."""
     nodes, weights = spec.density.quadrature(np.array([-1.0, 1.0]))
     input_variance = float(weights @ nodes**2)
-    if spec.mse is not None:
-        return _safest(spec, spec.mse, input_variance)
     return _least_error(spec, spec.target.coordinate_separation(spec.clip_ratio), input_variance)
 
 
@@ -211,7 +195,7 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
     best = least_error_bits(spec.levels - 1, separation, honest, rate, error_of, stratified=True)
     lax = best is None or best.error > _LAX / (honest * separation**2)
     if best is None or lax or _independent_bits_may_lead(spec, best, input_variance):
-        # Few clients, or a lax budget: independent bits have a certificate that stratified ones lack.
+        # With few clients or a large budget, independent bits have a certificate that stratified ones lack.
         binomial = binomial_bits(spec.target, spec.clip_ratio, spec.levels - 1)
         least = math.inf if best is None else best.error
         if binomial and error_of_bits(binomial.trials, binomial.rare, input_variance) < least:
@@ -231,10 +215,11 @@ def _least_error(spec: AggregateSpec, separation: float, input_variance: float) 
 
 
 def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input_variance: float) -> bool:
-    """Whether the bits of the Poisson binomial mechanism, probed, may have less error than stratified ones.
+    """Whether the bits of the Poisson binomial mechanism may have less error, by a quick estimate.
 
-    At the same lean their error is not less. But a chain of unequal steps has to spare a little more
-    (:mod:`fl_privquant.loss.normal_pairs`), so that independent bits may lean a little further.
+    With the same theta their error is not less. But the certificate of stratified bits, a chain of unequal
+    steps (:mod:`fl_privquant.loss.normal_pairs`), is a little weaker, so that theirs may allow a larger
+    theta.
     """
     if best.trials == 1:
         return False
@@ -244,24 +229,13 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
         for stratified in (True, False)
     )
     further = 1.0 if independent == 0.0 else of_strata / independent
-    lean = min((TOTAL_WEIGHT // 2 - best.rare) * further, TOTAL_WEIGHT // 2 - 1)
-    rare = TOTAL_WEIGHT // 2 - int(lean)
+    theta = min((TOTAL_WEIGHT // 2 - best.rare) * further, TOTAL_WEIGHT // 2 - 1)
+    rare = TOTAL_WEIGHT // 2 - int(theta)
     return error_of_bits(best.trials, rare, input_variance) < best.error
 
 
-def _safest(spec: AggregateSpec, error: float, input_variance: float) -> LatticeMechanism:
-    """The most private design with that error, among sums of bits and tables."""
-    honest, rate = spec.num_honest, spec.rate
-    trials = numbers_of_trials(spec.levels - 1, honest)[0]
-    shape, of_tables = best_shape(spec.levels, error, input_variance, honest, rate)
-    rare = bits_for_error(trials, error, rounding_variance(trials + 1, spec.density))
-    if sum_separation(TwoRows.bit(rare), honest, rate, trials, stratified=True, probed=True) <= of_tables:
-        return _of_bits(spec, trials, rare)
-    return _of_table(spec, aggregate_table(shape, error, input_variance))
-
-
 def _of_table(spec: AggregateSpec, table: CertifiedTable) -> TableMechanism:
-    return TableMechanism(_NAME, table, table.epsilon, spec.parameters())
+    return TableMechanism(_NAME, table, table.epsilon, parameters=spec.parameters())
 
 
 def _of_bits(spec: AggregateSpec, trials: int, rare: int) -> LatticeMechanism:

@@ -6,13 +6,13 @@ is a Poisson binomial variable of n * trials trials, whatever the inputs: bounde
 
 It is sampled as it is defined: ``trials`` times, a bit is drawn from a certified table with two rows of
 integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a rational
-theta, and both guarantees are for what is sampled, not for a rounding of it.
+theta, and the guarantees are for what is sampled, not for a rounded version of it.
 
 Guarantee: that of every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`.
 :func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over n clients reveals of one
 of them, whatever the others' inputs.
-Assumes: nothing about the inputs. For the sum: n clients that draw as they should; subtract corrupt and
-dropped ones.
+Assumes: nothing about the inputs. For the sum: n clients that follow the protocol; corrupt clients and those
+that dropped out do not count.
 Reference: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
 Secure Aggregation", ICML 2022.
 """
@@ -27,7 +27,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
 from fl_privquant.checks import number_in
 from fl_privquant.design.bits import SumOfBitsDesign, error_of_bits, least_error_bits, numbers_of_trials
@@ -36,7 +35,7 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import TOTAL_WEIGHT
-from fl_privquant.loss.bit_sums import aggregate_renyi, binomial, check_sum, probed_renyi
+from fl_privquant.loss.bit_sums import binomial
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
 from fl_privquant.loss.norms import Norms, secure_sum_loss
 from fl_privquant.mechanisms.registry import Spec, register
@@ -49,14 +48,14 @@ from fl_privquant.statement import LOCAL, View
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512
-# Another certificate, which takes longer, is tried if the error over a central Gaussian's is at least this.
+# Another, slower certificate is tried if the error is at least this times that of a central Gaussian.
 _LAX = 1.1
 _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
 
 @dataclass(frozen=True)
 class PbmSpec(Spec):
-    """The specification of PBM; exactly one of ``epsilon``, ``theta`` and ``renyi`` is given."""
+    """The specification of PBM: give ``epsilon`` or ``theta``."""
 
     designed_for_sums = True
 
@@ -65,25 +64,11 @@ class PbmSpec(Spec):
     """Number of codes: one more than trials."""
     theta: Annotated[float | None, number_in("(0, 0.5)")] = None
     """How much the probability of a success moves with the input, above 0 and below 1/2."""
-    renyi: Annotated[float | None, checks.positive] = None
-    """Rényi divergence of one coordinate, one release, *aggregate view*: what the sum over ``num_clients``
-    clients may reveal of any one of them."""
-    order: float = 2.0
-    """Order of that divergence."""
-    num_clients: int | None = None
-    """Number of honest clients whose codes are in the sum, for ``renyi``."""
 
     def __post_init__(self) -> None:
-        given = [name for name in ("epsilon", "theta", "renyi") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise InvalidSpecError(
-                f"epsilon, theta, renyi: give exactly one of them, not {' and '.join(given) or 'none'}"
-            )
+        if (self.epsilon is None) == (self.theta is None):
+            raise InvalidSpecError(f"epsilon={self.epsilon}, theta={self.theta}: give one of the two")
         super().__post_init__()
-        if self.renyi is not None:
-            if self.num_clients is None:
-                raise InvalidSpecError("num_clients: give the number of clients whose codes are added up")
-            check_sum(self.levels - 1, self.num_clients, self.order)
 
     @classmethod
     def best_clip(cls, wish: Wish) -> float:
@@ -115,11 +100,8 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
     trials = spec.levels - 1
     if spec.epsilon is not None:
         rare = _rare_for_epsilon(trials, spec.epsilon)
-        return PbmMechanism("pbm", trials, rare, spec.epsilon, spec.parameters())
-    if spec.theta is not None:
-        rare = max(round(TOTAL_WEIGHT * (0.5 - spec.theta)), 1)
-    else:
-        rare = _rare_for_renyi(trials, float(spec.renyi or 0.0), int(spec.num_clients or 0), spec.order)
+        return PbmMechanism("pbm", trials, rare, spec.epsilon, parameters=spec.parameters())
+    rare = max(round(TOTAL_WEIGHT * (0.5 - float(spec.theta or 0.0))), 1)
     return PbmMechanism.of_bits("pbm", trials, rare, spec.parameters())
 
 
@@ -177,9 +159,9 @@ class PbmMechanism(SumOfBits, kind="pbm"):
 def binomial_bits(target: RunTarget, norm_ratio: float, most: int) -> SumOfBitsDesign | None:
     """The Poisson binomial bits, at most so many, with the least error for rotated updates at the norm bound.
 
-    Bits are designed for the exact worst case of the other clients. Few clients, or a lax budget, are counted
-    better by a blanket: there theta grows as far as that allows. ``norm_ratio`` is the L2 clip over the
-    coordinate clip.
+    Bits are designed for the exact worst case of the other clients. With few clients or a large budget the
+    bound by a blanket is better, and theta becomes as large as that bound allows. ``norm_ratio`` is the L2
+    clip over the coordinate clip.
     """
     spread = math.sqrt(target.dimension) / norm_ratio
     square = clipped_moments(spread)[0] / spread**2
@@ -232,30 +214,3 @@ def _rare_for_epsilon(trials: int, epsilon: float) -> int:
             f"epsilon: {epsilon} is too small for {trials} trials with weights of 32 bits; lower levels"
         )
     return rare
-
-
-def _rare_for_renyi(trials: int, renyi: float, num_clients: int, order: float) -> int:
-    """The smallest weight of the rare bit that keeps the divergence of the sum within the target."""
-
-    def probed(rare: int) -> float:
-        theta = (_HALF - rare) / TOTAL_WEIGHT
-        return probed_renyi(trials, theta, num_clients, order, loss_of_bits(trials, rare))
-
-    # The divergence grows with theta. All others at 1 stand for all cases until the last step.
-    enough, too_little = _HALF - 1, 1
-    if probed(enough) > renyi:
-        raise InfeasibleDesignError(
-            f"renyi: {renyi:g} is too small for {num_clients} clients of {trials} trials with 32-bit weights"
-        )
-    if probed(too_little) <= renyi:
-        enough = too_little
-    while enough - too_little > max(1, (_HALF - enough) >> 20):
-        middle = (enough + too_little) // 2
-        if probed(middle) <= renyi:
-            enough = middle
-        else:
-            too_little = middle
-    while (reached := aggregate_renyi(trials, (_HALF - enough) / TOTAL_WEIGHT, num_clients, order)) > renyi:
-        theta_share = math.sqrt(renyi / reached) * (1.0 - 1e-6)
-        enough = _HALF - max(math.floor((_HALF - enough) * theta_share), 1)
-    return enough

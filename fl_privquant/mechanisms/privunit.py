@@ -9,9 +9,9 @@ unbiased local mechanism has less error.
 **Privacy.** The density of what is drawn has two values, whatever the update. Their ratio follows from the
 probability of the cap, an integer of 2^128 chances, and from the cap's measure, which is bounded from below
 in decimal arithmetic (:mod:`fl_privquant.law.cap`); the stated epsilon is the logarithm of the largest
-ratio that these allow. What is drawn inside the cap are floating-point numbers, whose last digits can tell
-more than exact real numbers do: for comparison, while ``shared_codebook`` has nearly the same error in
-integers.
+ratio that these allow. What is drawn inside the cap are floating-point numbers, whose last digits can reveal
+more than exact real numbers do. So this mechanism is for comparison; ``shared_codebook`` has nearly the same
+error in integers.
 
 **ProjUnit** (``projected`` = k). The update is first projected onto k orthonormal directions that come from
 a seed, and the direction of the projection goes through PrivUnit of k coordinates. The directions do not
@@ -47,7 +47,6 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.cap import cap_share_bounds
 from fl_privquant.law.table import log_ratio_upper
 from fl_privquant.mechanisms.bit_messages import SEED_BITS
-from fl_privquant.mechanisms.continuous import UnsummableMechanism
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import (
     best_height,
@@ -62,7 +61,7 @@ from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _WORD = 32
 _SEED_WORDS = SEED_BITS // _WORD
-# Numbers of a projection that are held at once.
+# Largest number of entries of a projection that is held in memory.
 _MOST_PROJECTED = 1 << 26
 _UNIFORMS = 1 << 53
 
@@ -79,8 +78,8 @@ class PrivUnitSpec(PrivateVectorSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit"):
-    """A unit vector near the update's direction or not; see :class:`VectorMechanism`.
+class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
+    """A random unit vector, more likely near the update's direction; see :class:`VectorMechanism`.
 
     A message is the floats of each draw in single precision, as words of 32 bits, after those of the seed
     where updates are projected. ``projected`` is 0 where they are not.
@@ -92,7 +91,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
     projected: int = 0
 
     def __post_init__(self) -> None:
-        # Of the dimension, by which is divided.
+        # The dimension is checked before it is a divisor.
         checks.check_declared(self)
         checks.whole("projected", self.projected, 0, max(_MOST_PROJECTED // self.dimension, 1))
         super().__post_init__()
@@ -109,9 +108,9 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         outside = self._weights[1] / CHANCES
         density = inside / share - outside / (1.0 - share)
         mean = density * float(cap_mean(np.array(self.height), self.drawn_coordinates))
-        # Of a unit vector, the mean length of its projection.
+        # The mean length of the projection of a unit vector.
         kept = mean_projection(self.dimension) / mean_projection(self.drawn_coordinates)
-        # Not below 1, where all is drawn from a cap without extent.
+        # At least 1, also where the cap is a single point.
         return max(1.0 / (mean * kept), 1.0)
 
     @cached_property
@@ -180,7 +179,7 @@ class PrivUnitMechanism(UnsummableMechanism, ResponseMechanism, kind="privunit")
         words = self._checked_message(indices)
         first = _SEED_WORDS if self.projected else 0
         with np.errstate(over="ignore", invalid="ignore"):
-            # Any bits may have been sent, those of a signalling NaN among them.
+            # A hostile client may send any bits, such as a signalling NaN.
             floats = words[first:].astype("<u4").view("<f4").astype(np.float64)
             draws = floats.reshape(self.repeats, self.drawn_coordinates)
             norms = np.linalg.norm(draws, axis=1)

@@ -1,8 +1,8 @@
 """QSGD: coordinates over the update's length, rounded at random to evenly spaced values; without privacy.
 
-|x_i| / |x| is rounded to one of its two neighbouring multiples of 1 / s, unbiased, and sent with its sign;
-so is the length. (The published code for these integers is shorter where most are 0; here each takes the
-same bits.)
+|x_i| / |x| is rounded at random, unbiased, to one of its two neighbouring multiples of 1 / s, and sent with
+its sign, after the length |x|. (The published code for these integers is shorter where most are 0; here all
+take the same number of bits.)
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased.
 Assumes: nothing about the inputs.
@@ -27,7 +27,7 @@ from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.stream import Continuation
 
 _LEVELS = whole_in(3, MAX_LEVELS)
-# Nodes of the rule that averages over a coordinate of a direction, in each step of the lattice.
+# Nodes of the quadrature over a coordinate of a direction, in each step of the lattice.
 _NODES = 32
 
 
@@ -70,7 +70,7 @@ class QsgdMechanism(LengthQuantizer, kind="qsgd"):
     def unit_error(self) -> float:
         if self.dimension == 1:
             return 0.0
-        # An angle a to a coordinate axis has density cos(a)^(d - 2); far from 0 there is nothing of it.
+        # The angle a to the plane across an axis has density cos(a)^(d - 2), which vanishes far from 0.
         most = min(math.pi / 2.0, 40.0 / math.sqrt(self.dimension))
         steps = math.sin(most) * self.steps
         ends = np.arcsin(np.minimum(np.append(np.arange(0.0, steps), steps) / self.steps, 1.0))

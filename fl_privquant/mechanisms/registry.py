@@ -1,4 +1,4 @@
-"""The registry: names of mechanisms, their specs, and ``design``, which turns one into the other."""
+"""The registry of mechanisms: their names, their specifications, and ``design``, which makes them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from fl_privquant.design.bits import numbers_of_trials
 from fl_privquant.design.spread import best_spread, usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
-from fl_privquant.law.density import Density, as_density
+from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import Unit
 
-POWERS = {"mae": 1, "mse": 2}
-"""The exponent of the error that each objective minimises."""
-
-# More bits of a code hardly move the best clip.
+# The exponent of the error that each objective minimises.
+_POWERS = {"mae": 1, "mse": 2}
+# More bits than this in a code hardly change the best clip.
 _MOST_TRIALS = 255
-# e^epsilon of a coordinate must be a float; beyond 23 no table of 32 bits differs.
+# e^epsilon must be a float. Beyond an epsilon of 23, tables with weights of 32 bits are all the same.
 MOST_EPSILON = 700.0
-# With less, errors are beyond what floats are good for.
+# Below this, errors are too large for floats.
 _LEAST_EPSILON = 1e-12
-# This is part of every cache key, so that designs of earlier versions are not read after results changed.
+# A part of every cache key: raised when designs change, so that old ones are not read from disk.
 _DESIGN_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A design of a mechanism that is worth a row of its own beside others.
+    """A design of a mechanism that gets its own row in comparisons.
 
     Its ``parameters`` define it, its label is the mechanism's name and ``suffix``, and it is drawn in
     ``colour``, or in the mechanism's colour if that is empty.
@@ -72,8 +71,10 @@ class Spec:
     """The designs that are compared with other mechanisms."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
+    instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
+    """The parameters that define a design if ``epsilon`` is not given."""
     contained_in: ClassVar[str | None] = None
-    """A mechanism whose designs include these: where it has less error, this one's search got stuck."""
+    """A mechanism that can express all these designs. If it has less error, this one's search got stuck."""
 
     def __post_init__(self) -> None:
         given = self._given()
@@ -83,17 +84,26 @@ class Spec:
             if name in given:
                 check(given[name])
         checks.check_declared(self)
+        if "epsilon" not in given and not set(self.instead_of_epsilon) <= set(given):
+            others = " and ".join(self.instead_of_epsilon)
+            raise InvalidSpecError(f"epsilon: give the privacy loss of a coordinate, or {others}")
+        if "bins" in given:
+            object.__setattr__(self, "levels", len(given["bins"]))
 
     def _given(self) -> dict[str, Any]:
         """The fields that are not None."""
-        fields = {parameter.name: getattr(self, parameter.name) for parameter in dataclasses.fields(self)}
+        fields = {name: getattr(self, name) for name in self.parameter_names()}
         return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
+    def parameter_names(cls) -> list[str]:
+        """The names of the parameters that the mechanism has."""
+        return [parameter.name for parameter in dataclasses.fields(cls)]
+
+    @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
-        """The given parameters that this mechanism has."""
-        known = {parameter.name for parameter in dataclasses.fields(cls)}
-        return {key: value for key, value in wishes.items() if key in known}
+        """Those of the given parameters that this mechanism has."""
+        return {key: value for key, value in wishes.items() if key in cls.parameter_names()}
 
     @classmethod
     def proposes(cls, wish: Wish) -> bool:
@@ -127,7 +137,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """A quick estimate of its :meth:`proposal`, if there is one: for choosing, never for a statement."""
+        """A quick estimate of the :meth:`proposal`, if there is one. It serves choices, never a statement."""
         return None
 
     @classmethod
@@ -137,16 +147,30 @@ class Spec:
         return cls.accepted(wanted) | dict(wish.parameters)
 
     def text(self, name: str) -> str:
-        """The whole spec of mechanism ``name`` in one line: what the design cache keeps a design under."""
-        fields = dict.fromkeys(parameter.name for parameter in dataclasses.fields(self))
+        """The whole spec of mechanism ``name`` in one line: the key of its design in the cache."""
+        fields = dict.fromkeys(self.parameter_names())
         return json.dumps([_DESIGN_VERSION, name, fields | self.parameters()], sort_keys=True)
 
     def parameters(self) -> dict[str, Any]:
-        """The fields that are given as plain values, for reports."""
+        """The fields that are given, as plain values, for reports."""
         return {
             name: value.describe() if isinstance(value, Density) else value
             for name, value in self._given().items()
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastErrorSpec(Spec):
+    """The specification of a table mechanism that is designed for the least error; see :class:`Spec`."""
+
+    levels: int = 4
+    objective: str = "mse"
+    density: Density = field(default_factory=UniformDensity)
+
+    @property
+    def power(self) -> int:
+        """The exponent of the error that is minimised."""
+        return _POWERS[self.objective]
 
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -170,10 +194,10 @@ class Entry(Generic[SpecT]):
     plans_for_local: bool = False
     """Whether plans for the local view consider it by default."""
     scouts: bool = False
-    """Whether planners try it first, to know where to search: it is designed at once, others cost as much."""
+    """Whether planners try it first, to know where to search: its design takes no time, and costs alike."""
     variant_of: tuple[str, str, str] | None = None
     """Another mechanism, and a parameter of ``design`` with the value that stands for this one: for a variant
-    of that mechanism with a spec of its own."""
+    of that mechanism that has another spec."""
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
@@ -297,7 +321,7 @@ def design(
             del parameters[key]
             break
     chosen = entry(name)
-    known = {parameter.name for parameter in dataclasses.fields(chosen.spec)}
+    known = chosen.spec.parameter_names()
     if bits is not None:
         if levels is not None:
             raise InvalidSpecError(f"bits={bits} and levels={levels}: give one of the two")
@@ -330,11 +354,11 @@ def design(
 
 
 def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
-    """The mechanism that the design cache holds, certified anew, if it is the one that is asked for."""
+    """The mechanism that the design cache holds, certified again, if it is the one that is asked for."""
     mechanism = Mechanism.from_bytes(blob)
     if mechanism.name != name:
         raise CertificationError(f"it holds mechanism {mechanism.name!r}, not {name!r}")
-    # As they are after they were stored: lists for tuples. A builder may add what it found to them.
+    # As JSON stores them: lists for tuples. A builder may have added parameters that it found.
     for key, asked in json.loads(json.dumps(spec.parameters())).items():
         stored = mechanism.parameters.get(key)
         if stored != asked:
@@ -381,7 +405,7 @@ def _check_bins(bins: tuple[float, ...]) -> None:
 _FIELD_CHECKS: dict[str, Callable[[Any], object]] = {
     "delta": checked_delta,
     "levels": checked_levels,
-    "objective": lambda objective: checks.choice("objective", objective, POWERS),
+    "objective": lambda objective: checks.choice("objective", objective, _POWERS),
     "bins": _check_bins,
     "keep": lambda keep: checks.inside("keep", keep, "(0, 1)"),
 }

@@ -1,4 +1,4 @@
-"""RQM: randomized quantization on uniform bins, of which a random subset is used.
+"""RQM: randomized quantization to a random subset of uniform bins.
 
 Inner bins are kept with probability ``keep`` each, the outermost always; the output is one of the two
 kept bins next to the input, unbiased. The selection is geometric: q_j(i) = keep (1 - keep)^(j - i) for
@@ -12,7 +12,7 @@ Privacy in Federated Learning", 2023.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -23,37 +23,30 @@ from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.selection import mirrored_selection
 from fl_privquant.design.tuning import tune_rate
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.density import Density, UniformDensity
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import POWERS, Spec, register
+from fl_privquant.mechanisms.registry import LeastErrorSpec, register
 
 _KEEP_RATES = np.linspace(0.01, 0.999, 60)
 _ROUNDING_ROOM = 1e-7
 _WIDEST = 8.0
 
 
-@dataclass(frozen=True)
-class RqmSpec(Spec):
+@dataclass(frozen=True, kw_only=True)
+class RqmSpec(LeastErrorSpec):
     """The specification of RQM: tuned to ``epsilon``, or with ``margin`` and ``keep`` as given.
 
     ``margin`` is how far the outermost bins lie beyond [-1, 1]: the paper's Delta. ``keep`` is its q.
     """
 
+    instead_of_epsilon = ("margin", "keep")
+
     epsilon: float | None = None
-    levels: int = 4
-    objective: str = "mse"
-    density: Density = field(default_factory=UniformDensity)
     margin: Annotated[float | None, checks.positive] = None
     keep: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epsilon is None and (self.margin is None or self.keep is None):
-            raise InvalidSpecError("epsilon: give the privacy loss to tune for, or both margin and keep")
 
 
 @register("rqm", RqmSpec, 20, "#d1495b", cached=True)
@@ -67,7 +60,8 @@ def design_rqm(spec: RqmSpec) -> TableMechanism:
         epsilon = spec.epsilon
         margin, keep, law = _tune(spec, epsilon * (1.0 - _ROUNDING_ROOM))
     table = CertifiedTable.from_law(law, uniform_codebook(spec.levels, margin), epsilon)
-    return TableMechanism("rqm", table, epsilon, {**spec.parameters(), "margin": margin, "keep": keep})
+    tuned = {"margin": margin, "keep": keep}
+    return TableMechanism("rqm", table, epsilon, parameters=spec.parameters() | tuned)
 
 
 def rqm_law(bins: Floats, keep: float) -> Law:
@@ -96,7 +90,6 @@ def _bins(levels: int, margin: float) -> Floats:
 
 
 def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
-    power = POWERS[spec.objective]
     keeps = _KEEP_RATES if spec.keep is None else np.array([spec.keep])
     least = least_outer_value(epsilon) - 1.0
     best: tuple[float, float, float, Law] | None = None
@@ -105,7 +98,7 @@ def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
         nonlocal best
         bins = _bins(spec.levels, margin)
         try:
-            tuned = tune_rate(lambda keep: rqm_law(bins, keep), keeps, epsilon, spec.density, power)
+            tuned = tune_rate(lambda keep: rqm_law(bins, keep), keeps, epsilon, spec.density, spec.power)
         except InfeasibleDesignError:
             return 1e6 / margin  # wider bins are more private
         candidate = (tuned.error, margin, tuned.rate, tuned.law)

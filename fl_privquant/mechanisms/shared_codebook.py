@@ -7,8 +7,8 @@ weight 1. What is sent is the index that was drawn. The estimate is the codeword
 constant.
 
 **Privacy.** Given the codebook, which does not depend on the data, each index has one of two chances,
-whatever the update. Their ratio, of two integers, is at most e^epsilon. So it does not matter for privacy
-which codewords were taken for the nearest, and floating-point numbers cannot spoil it.
+whatever the update. Their ratio, of two integers, is at most e^epsilon. So privacy does not depend on which
+codewords were taken for the nearest, and floating-point errors cannot harm it.
 
 **Unbiased.** The codebook's law is the same after every rotation. So the expectation of the codeword that
 is drawn has the direction of x, and its length is the chance of a near codeword, less that of a far one,
@@ -23,7 +23,7 @@ mechanisms (:mod:`fl_privquant.mechanisms.privunit`). The design takes the best 
 the smallest power of two whose error is within 1 % of PrivUnit's, up to 2^12.
 
 **The message** is the index, log2 M bits, and the seed of the codebook, 64 bits: each client and round
-needs a codebook of its own, as with one for all the mean would stay in the span of its codewords.
+needs its own codebook, as the mean of updates with a common one would stay in the span of its codewords.
 
 **Many coordinates.** Encoding takes M d normal numbers. ``Encoding(keep=...)`` rotates an update by a fast
 transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec.subset`), for which M k
@@ -63,20 +63,19 @@ from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
-# This takes some minutes of one core; a server must not ask clients for more.
+# Numbers that a codebook may have. These take a core some minutes; a server must not ask for more.
 _MOST_NUMBERS = 1 << 34
 RARE = 1 << 64
 """Weight of a far codeword."""
 
-# The largest exponent for which weights are told apart: beyond, a far codeword is drawn less than once in
-# 10^26 times.
+# The largest exponent of weights: beyond it, a far codeword is drawn less than once in 10^26 times.
 _MOST_EXPONENT = 60
 
 
-# Codebooks that a design looks at by itself, and how near to the optimum is near enough.
+# Sizes of codebooks that a design tries, and the factor above the optimal error that is near enough.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
-# With fewer coordinates a codebook would be compared with an optimum that hardly any codebook reaches.
+# With fewer coordinates hardly any codebook comes near the optimum.
 _LEAST_COMPARED = 64
 
 
@@ -85,7 +84,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
     """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`."""
 
     levels: int | None = None
-    """Number M of codewords, 2 to 65536. None: the smallest power of two that is nearly optimal."""
+    """Number M of codewords, 2 to 65536. None: the mechanism's choice of a power of two up to 2^12."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -106,7 +105,14 @@ class CodebookMechanism(SeededVectorMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_codebook(self.levels, self.dimension)
+        if not 2 <= self.levels <= _MOST_LEVELS:
+            raise InvalidSpecError(f"levels: {self.levels} codewords, expected 2 to {_MOST_LEVELS}")
+        numbers = self.levels * self.dimension
+        if numbers > _MOST_NUMBERS:
+            raise InvalidSpecError(
+                f"levels: {self.levels} codewords of {self.dimension} coordinates are {numbers} numbers for "
+                f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
+            )
 
     @property
     def num_answers(self) -> int:
@@ -148,7 +154,7 @@ class CodebookMechanism(SeededVectorMechanism):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SharedCodebookMechanism(CodebookMechanism, kind="shared_codebook"):
-    """An index of which a fixed number of nearest codewords have more weight."""
+    """An index, drawn with more weight for a fixed number of codewords that are nearest to the update."""
 
     @cached_property
     def num_near(self) -> int:
@@ -177,17 +183,6 @@ register("shared_codebook", SharedCodebookSpec, 195, "#31572c", plans_for_local=
 )
 
 
-def check_codebook(levels: int, dimension: int) -> None:
-    """Refuse a codebook of an impossible size, or one that would take a client too long to compute."""
-    if not 2 <= levels <= _MOST_LEVELS:
-        raise InvalidSpecError(f"levels: {levels} codewords, expected 2 to {_MOST_LEVELS}")
-    if levels * dimension > _MOST_NUMBERS:
-        raise InvalidSpecError(
-            f"levels: {levels} codewords of {dimension} coordinates are {levels * dimension} numbers for "
-            f"each update, above {_MOST_NUMBERS}; lower levels, or encode fewer coordinates"
-        )
-
-
 def subset_response(near: Ints, levels: int, weights: tuple[int, int], source: Continuation) -> int:
     """An index: each near one with the first weight, each other one with the second."""
     common, rare = weights
@@ -195,7 +190,7 @@ def subset_response(near: Ints, levels: int, weights: tuple[int, int], source: C
     if drawn < near.size * common:
         return int(near[drawn // common])
     other = (drawn - near.size * common) // rare
-    # The far index of that rank: as many near ones are to be passed as lie before it.
+    # The far index of that rank: it is shifted by the number of near ones before it.
     return int(other + np.searchsorted(near - np.arange(near.size), other, side="right"))
 
 
@@ -233,7 +228,7 @@ def _mean_length(epsilon: float, levels: int, count: int, dimension: int) -> flo
 
 @lru_cache(maxsize=1024)
 def _best_near(epsilon: float, levels: int, dimension: int) -> int:
-    """The number of near codewords with the least error: their use has one maximum."""
+    """The number of near codewords with the least error: the mean length has a single maximum in it."""
     low, high = 1, levels - 1
     while low < high:
         middle = (low + high) // 2

@@ -5,18 +5,17 @@ certified on the table that the noise is drawn from, not by the paper's Rényi b
 Assumes: nothing about the inputs.
 Reference: Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning",
 NeurIPS 2021. Sums of Skellam noises are Skellam noise: the aggregate of n clients has n times the
-variance. There that sum protects, here each client's noise does so alone: the local view.
+variance. There that sum protects a client; the guarantee above, for the local view, rests on its own
+noise alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_privquant.design.noise_lattice import SKELLAM
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise_norm import NoisyUpdate, skellam_theorem
-from fl_privquant.mechanisms.additive import AdditiveMechanism
-from fl_privquant.mechanisms.additive_spec import ApproximateSpec
+from fl_privquant.mechanisms.additive import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import Skellam
 
@@ -25,7 +24,7 @@ from fl_privquant.sampling.discrete import Skellam
 class SkellamSpec(ApproximateSpec):
     """The specification of Skellam; see :class:`ApproximateSpec`."""
 
-    noise_kind = SKELLAM
+    noise_type = Skellam
 
 
 class SkellamMechanism(AdditiveMechanism, kind="skellam"):

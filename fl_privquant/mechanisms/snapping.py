@@ -2,13 +2,13 @@
 
 The input, clamped to [-clip, clip], gets Laplace noise of scale lambda; the sum is rounded to the nearest
 multiple of Lambda, the smallest power of two that is not below lambda (except for 1e-6 of it), and clamped to
-[-bound, bound]. So no digit of a float tells the input, as those of the textbook Laplace mechanism do.
+[-bound, bound]. So the digits of a float do not reveal the input, as those of the usual Laplace mechanism do.
 
 **How it is drawn.** The published algorithm computes noise as a logarithm in floats, of a full-precision
 uniform number, and pays for their rounding with 2^-49 bound / lambda on top of epsilon, given a correctly
-rounded logarithm, which numpy does not promise. The same law can be drawn without any logarithm: Laplace
-noise has no memory. Where the sum leaves the input's own cell of the lattice, up or down, how many cells
-further it goes is geometric and does not depend on the input. So
+rounded logarithm, which numpy does not promise. The same law can be drawn without logarithms, as Laplace
+noise is memoryless. Where the sum leaves the input's own cell of the lattice, up or down, how many cells
+further it goes is geometric and independent of the input. So
 
 * the cell that the input lies in, and the input's place in it, r in [-1/2, 1/2], decide between down, stay
   and up: with rho = Lambda / lambda, exp(-rho (1/2 ± r)) / 2 for the outer two. These are floats, good to
@@ -31,11 +31,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -45,13 +44,14 @@ from fl_privquant.checks import number_in, whole_in
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.density import Density
+from fl_privquant.law.table import rounded_up
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Continuation, Randomness
 
-# What the floats of down, stay and up can be off by, relative to each, in the ratio of any two.
+# Largest relative error of the ratio of two of the floating-point chances of down, stay and up.
 _FLOAT_ROOM = Decimal(2) ** -46
 # Noise beyond this many scales is clamped if no bound is given: one draw in 10^6.
 _DEFAULT_SCALES = 14.0
@@ -70,7 +70,7 @@ _EXPONENTS = range(-9, 41)
 class SnappingSpec(Spec):
     """The specification of the snapping mechanism."""
 
-    # Rates, not exponentials of epsilon, are what it computes with.
+    # It computes with rates, not with exponentials of epsilon.
     most_epsilon = 1e6
 
     epsilon: float
@@ -79,11 +79,10 @@ class SnappingSpec(Spec):
     not given, 14 scales of the noise beyond the inputs."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SnappingMechanism(LatticeMechanism, kind="snapping"):
     """Laplace noise, snapped and clamped; see the module for guarantee and reference."""
 
-    name: str
     step_exponent: int
     """The lattice's step is 2^step_exponent, for inputs in [-1, 1]."""
     rate: float
@@ -91,7 +90,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     reach: Annotated[int, whole_in(1, _MAX_REACH)]
     """Largest output, in steps; there are 2 reach + 1 levels."""
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
@@ -104,12 +102,6 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             raise CertificationError(f"{self.name}: a bound of {self.bound:g} does not hold the inputs")
         if not self.epsilon <= self.claimed_epsilon:
             raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, certified {self.statement.brief}, "
-            f"mse {self.mse():.5g}, mae {self.mae():.5g}, bias up to {self.max_bias:.2g}>"
-        )
 
     @property
     def step(self) -> float:
@@ -138,7 +130,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         tail = 0.5 * np.exp(-np.abs(distance))
         below = np.where(distance < 0.0, tail, 1.0 - tail)
         above = np.where(distance < 0.0, 1.0 - tail, tail)
-        # Differences of the small one of the two tails, so that far cells keep their digits.
+        # Differences of the smaller tail, so that far cells keep their digits.
         cells = np.where(distance[:, 1:] < 0.0, np.diff(below, axis=1), -np.diff(above, axis=1))
         return np.concatenate([below[:, :1], cells, above[:, -1:]], axis=1)
 
@@ -154,7 +146,8 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def coordinate_noise(self) -> CoordinateNoise:
-        # Probabilities change by e^(distance / scale) at most, so the variance does: a grid and that factor.
+        # Probabilities, and so variances, change by a factor of e^(distance / scale) at most between grid
+        # points.
         inputs = np.linspace(-1.0, 1.0, _GRID)
         rows = self.pmf(inputs)
         variances = rows @ self.values**2 - (rows @ self.values) ** 2
@@ -187,7 +180,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             for side in (1.0, -1.0)
         )
         goes_up = chunk.words < up
-        # From the other end of the 2^64 chances; ~ is their mirror, so nothing overflows.
+        # Down takes the chances from the other end of 2^64; ~ mirrors them without overflow.
         goes_down = ~chunk.words < down
         jump = 1 + self._cells_further(chunk)
         moved = cell + np.where(goes_up, jump, np.where(goes_down, -jump, 0))
@@ -198,10 +191,10 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         rising = self._further[::-1]
         words = np.empty(chunk.x.size, dtype=np.uint64)
         chunk.stream.fill(words, chunk.second_words)
-        # A word passes as many cells as have chances above it.
+        # The number of cells passed is the number of chances above the word.
         cells = rising.size - np.searchsorted(rising, words, side="right")
         for i in np.flatnonzero(cells == rising.size).tolist():
-            # The noise has no memory: what passed the whole block starts anew. One in 10^5 does.
+            # The noise is memoryless: after a whole block, which one in 10^5 passes, the count starts anew.
             source = Continuation(chunk.stream, chunk.second_words + i)
             passed = rising.size
             while passed == rising.size and cells[i] <= 2 * self.reach:
@@ -224,7 +217,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def epsilon(self) -> float:
-        """The loss of the law, 2 / scale, and twice what a probability is off by, as a logarithm.
+        """The loss of the law, 2 / scale, plus twice the largest error of the logarithm of a probability.
 
         A probability is that of down, stay or up, times that of so many whole blocks of cells, times that of
         so many cells in the next one: exactly so many, or for the outermost level at least so many.
@@ -237,9 +230,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             # Inputs lie between the outermost levels, so no more cells than these are passed.
             blocks = -(-2 * self.reach // self._further.size)
             off = _FLOAT_ROOM + blocks * at_least + max(exactly, at_least)
-            loss = 2 * Decimal(self.rate) / Decimal(self.step) + 2 * off + Decimal(10) ** -40
-            nearest = float(loss)
-            return nearest if Decimal(nearest) >= loss else math.nextafter(nearest, math.inf)
+            return rounded_up(2 * Decimal(self.rate) / Decimal(self.step) + 2 * off + Decimal(10) ** -40)
 
     def _error(self, density: Density | ArrayLike | None, power: int) -> float:
         kinks = np.concatenate([self.values, self.values + 0.5 * self.step])
@@ -261,7 +252,8 @@ def design_snapping(spec: SnappingSpec) -> SnappingMechanism:
             f"epsilon: {spec.epsilon} with bound {bound:g} takes {2 * reach + 1} levels of step {step:g}; up "
             f"to {2 * _MAX_REACH + 1} levels and epsilon between 1e-10 and 900 are possible"
         )
-    return SnappingMechanism("snapping", exponent, step / scale, reach, spec.epsilon, spec.parameters())
+    lattice = (exponent, step / scale, reach)
+    return SnappingMechanism("snapping", *lattice, spec.epsilon, parameters=spec.parameters())
 
 
 def _steps_down(values: list[Decimal]) -> list[Decimal]:

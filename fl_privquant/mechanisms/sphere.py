@@ -1,4 +1,4 @@
-"""Uniform directions: how far one reaches along another, the least error of local privacy, and codebooks.
+"""Uniform directions on the sphere: caps, the least error of local mechanisms, and random codebooks.
 
 With V a coordinate of a uniform unit vector of d coordinates, the *cap* of height h around a direction holds
 the unit vectors whose inner product with it is at least h. Its measure is P(V >= h), and the integral of V
@@ -23,9 +23,9 @@ from fl_privquant.mechanisms.continuous import open_uniforms
 from fl_privquant.sampling.stream import RandomStream
 
 _DOMAIN = b"fl_privquant codebook v1"
-# Numbers of a codebook that are held at once.
+# Numbers of a codebook that are in memory at a time.
 _AT_ONCE = 1 << 21
-# Beyond, e^epsilon is no float; caps are then as small as they get.
+# Beyond this e^epsilon is no float; caps are then as small as possible.
 _MOST_EXPONENT = 700.0
 _GRID = 2001
 _TRAPEZOIDS = 4001
@@ -67,7 +67,7 @@ def largest_sum(levels: int, count: int, upper: Callable[[Floats], Floats]) -> f
     """
     if count >= levels:
         return float(levels * upper(np.array([1.0]))[0])
-    # The share T of the law below the largest number that is not among them is a Beta variable. On a grid of
+    # The probability T below the largest number that is not among them is a Beta variable. On a grid of
     # s with T = 1 / (1 + e^-s) the rule of trapezoids converges exponentially.
     a, b = float(levels - count), float(count)
     centre, width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
@@ -80,7 +80,7 @@ def largest_sum(levels: int, count: int, upper: Callable[[Floats], Floats]) -> f
 @lru_cache(maxsize=1024)
 def best_height(epsilon: float, dimension: int) -> float:
     """The height of the cap with which PrivUnit has the least error."""
-    # Caps that are worth drawing from with weight e^epsilon are not much smaller than e^-epsilon.
+    # The best cap does not have a measure far below e^-epsilon.
     most = min(1.0 - 1e-9, (math.sqrt(2.0 * min(epsilon, _MOST_EXPONENT)) + 8.0) / math.sqrt(dimension))
     grid = np.linspace(0.0, most, _GRID)
     for _ in range(4):
@@ -112,9 +112,9 @@ def _length(height: Floats, epsilon: float, dimension: int) -> Floats:
 
 @dataclass(frozen=True)
 class RandomCodebook:
-    """Random unit vectors that belong to a seed; any of them can be had without the others.
+    """Random unit vectors that belong to a seed; each can be computed without the others.
 
-    Normal numbers in pairs (Box and Muller), each pair from one word of our own stream.
+    They are normal numbers in pairs (Box and Muller), each pair from one word of a :class:`RandomStream`.
     """
 
     seed: int
@@ -142,7 +142,7 @@ class RandomCodebook:
         radius *= scale
         np.log(radius, out=radius)
         radius *= np.float32(-2.0)
-        # The largest words are 1 in single precision: their radius must not be 0.
+        # The largest words are rounded to 1 in single precision: their radius must not be 0.
         np.maximum(radius, scale, out=radius)
         np.sqrt(radius, out=radius)
         angle = halves[:, 1].astype(np.float32)
@@ -170,7 +170,7 @@ class RandomCodebook:
 
 
 def orthonormal_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
-    """(count, dimension) orthonormal vectors that belong to a seed, and whose law no rotation changes."""
+    """(count, dimension) orthonormal vectors that belong to a seed, with a law that no rotation changes."""
     normals = RandomCodebook(seed, draw, dimension).normals(0, count).astype(np.float64)
     factor, triangle = np.linalg.qr(normals.T)
     # The signs make the factor unique, and so its law uniform.
@@ -193,7 +193,7 @@ def projection_above(share: float, dimension: int) -> float:
     if dimension == 1:
         return 1.0
     half = 0.5 * (dimension - 1.0)
-    # From the square, or from 1 less the square: whichever keeps more digits.
+    # Computed by the square, or by 1 minus the square, whichever keeps more digits.
     if share > 0.01:
         return math.sqrt(float(special.betaincinv(0.5, half, 1.0 - 2.0 * share)))
     return math.sqrt(1.0 - float(special.betaincinv(half, 0.5, 2.0 * share)))
@@ -208,7 +208,7 @@ def mean_projection(dimension: int) -> float:
     half = dimension / 2.0
     if dimension <= 64:
         return math.gamma(half) / (math.sqrt(math.pi) * math.gamma(half + 0.5))
-    # Of large Gammas little would be left: their ratio as a series, good to 1e-12 from here on.
+    # A ratio of large Gammas would lose its digits: here it is a series, accurate to 1e-12.
     inverse = 1.0 / half
     series = 1.0 + inverse * (-1 / 8 + inverse * (1 / 128 + inverse * (5 / 1024 - inverse * 21 / 32768)))
     return 1.0 / (math.sqrt(math.pi * half) * series)

@@ -6,10 +6,10 @@ randomized response among 2^k answers. The published frame is Kashin's, with twi
 coordinates; here it is a random orthonormal one. The coordinates sampled there are inner products with k
 random orthonormal vectors, which come from a seed that the receiver knows.
 
-With such a frame a coordinate need not be rounded without bias: its sign is enough, as the law of the frame
-is the same after each rotation, so that the mean of sum_j sign(<u_j, x>) u_j has the direction of x. Its
-length is k E|V|, V a coordinate of a uniform unit vector. Of all ranges of the published quantizer this,
-the limit of small ones, has the least error. Lengths below 1 are made right on average by taking the
+With such a frame a coordinate need not be rounded without bias: its sign is enough. The law of the frame is
+invariant under rotations, so that the mean of sum_j sign(<u_j, x>) u_j has the direction of x; its length
+is k E|V|, with V a coordinate of a uniform unit vector. Signs are the limit of the published quantizer for
+small ranges, which has the least error of all ranges. Lengths below 1 are made right on average by taking the
 opposite direction with probability (1 - |x|) / 2.
 
 ``sampled`` is k; the default has the least error.
@@ -104,12 +104,12 @@ register("sqkr", SqkrSpec, 196, "#bc6c25")(SqkrMechanism.of)
 
 @lru_cache(maxsize=256)
 def best_sampled(epsilon: float, dimension: int) -> int:
-    """The number of signs with the least error: with k of them it is about 1 / (k share^2).
+    """The number of signs with the least error, which is about 1 / (k share^2) with k of them.
 
     >>> [best_sampled(epsilon, 1000) for epsilon in (1.0, 4.0, 8.0)]
     [1, 4, 8]
     """
     count = np.arange(1, min(_MOST_SAMPLED, dimension) + 1)
-    # The share of the true answer less that of another one; divided by e^epsilon.
+    # The probability of the true answer minus that of another one, both divided by e^epsilon.
     share = -math.expm1(-epsilon) / (1.0 + math.exp(-epsilon) * (2.0**count - 1.0))
     return int(count[np.argmax(count * share**2)])

@@ -1,8 +1,8 @@
 """Stochastic: randomized rounding to evenly spaced levels, without privacy.
 
-The input is rounded to one of its two neighbouring levels, unbiased: the quantizer of FedPAQ and, with
-the largest magnitude as its clip, of QSGD. The twin of the private mechanisms that tells what quantization
-alone costs.
+The input is rounded at random, unbiased, to one of its two neighbouring levels. This is the quantizer of
+FedPAQ and, with the largest magnitude as its clip, of QSGD. Compared with private mechanisms it shows the
+error of quantization alone.
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased.
 Assumes: nothing about the inputs.
@@ -13,10 +13,9 @@ Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class RoundingMechanism(Mechanism):
         return rounding_variance(self.max_code + 1, density)
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        # A share f between two points errs by f with probability 1 - f, and by 1 - f with probability f.
+        # An input a share f of the way between two points errs by f or 1 - f, with probability 1 - f or f.
         return self.step * 2.0 * self._rounding_variance(density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
@@ -65,26 +64,21 @@ class RoundingMechanism(Mechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # One of two neighbouring lattice points, a step apart.
+        # The output is one of two neighbouring lattice points, a step apart.
         return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"):
     """Randomized rounding to ``levels`` values from -1 to 1; see :class:`RoundingMechanism`."""
 
-    name: str
     levels: Annotated[int, whole_in(2, MAX_LEVELS)]
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.levels} levels, not private, mse {self.mse():.5g}, mae {self.mae():.5g}>"
 
     @property
     def max_code(self) -> int:
@@ -104,4 +98,4 @@ class StochasticMechanism(RoundingMechanism, LatticeMechanism, kind="stochastic"
 @register("stochastic", StochasticSpec, 90, "#a3a380")
 def design_stochastic(spec: StochasticSpec) -> StochasticMechanism:
     """Randomized rounding to that many levels."""
-    return StochasticMechanism("stochastic", spec.levels, spec.parameters())
+    return StochasticMechanism("stochastic", spec.levels, parameters=spec.parameters())

@@ -1,22 +1,22 @@
-"""Stratified bits: a sum of bits of which a fixed number leans up and the others lean down.
+"""Stratified bits: a sum of bits, a fixed number of which favour 1 while the others favour 0.
 
 For input x in [-1, 1] let m + f = trials (1 + x) / 2, with m a whole number and 0 <= f < 1. The code is the
 number of ones among ``trials`` bits, of which m are from the upper row, one is from the upper row with
 probability f, and the others are from the lower row. The estimate (code - trials / 2) / (trials theta) is
 unbiased, as that of the Poisson binomial mechanism with the same bits. There the number of bits from the
-upper row is binomial; here it is that mean, rounded at random to a neighbour, which no random whole number of
-that mean varies less than. So the variance of the estimate is
+upper row is binomial. Here it is the same mean, rounded at random to a neighbouring whole number, which has
+the least variance of all random whole numbers of that mean. So the variance of the estimate is
 
     (1 / (4 theta^2) - 1) / trials + 4 f (1 - f) / trials^2    instead of    (1 / (4 theta^2) - x^2) / trials:
 
-the same at all inputs, except for the rounding, so that no client hides less where its inputs are large. And
-the certificate of the secure sum is the same (:mod:`fl_privquant.loss.two_row_sums`, step 5).
+the same at all inputs, except for the rounding, so that large inputs are hidden as well as small ones. The
+certificate of the secure sum is the same (:mod:`fl_privquant.loss.two_row_sums`, step 5).
 
 Guarantee: as every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`, for each coordinate and release,
 local view. In the secure sum of clients whose updates have a bounded L2 norm, that of ``optm_aggregate``,
 which designs it.
-Assumes: nothing about the inputs. For the sum: clients that draw as they should; subtract corrupt and dropped
-ones.
+Assumes: nothing about the inputs. For the sum: clients that follow the protocol; corrupt clients and those
+that dropped out do not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Limits of sums of honest codes that hold for all data of the honest clients.
+"""Limits that sums of honest codes hardly ever exceed, whatever the data of the honest clients.
 
-Secure aggregation hides single codes, so a hostile client can put any integers into the sum. What the server
-can do is test the *sum*: honest codes are the input plus noise of a known law, and noise concentrates.
+Secure aggregation hides single codes, so that a hostile client can add any integers to the sum. But the
+server can test the *sum*: honest codes are inputs plus noise of a known law, and sums of noise concentrate.
 
 Notation, in units of the clip: client c of n and coordinate j of d; x_cj in [-1, 1] the input; V_cj the value
 of its code, independent over c and j given the inputs; mu_j = sum_c E V_cj; D_j = sum_c (V_cj - E V_cj). The
@@ -26,9 +26,9 @@ A sum modulo 2^bits decodes to the representative nearest to the middle, which i
 middle than the sum itself: a wrap cannot fail the test.
 
 The energy is the sharper test: it deviates by some sqrt(2 / d) of itself, so that a shift of all coordinates
-is noticed as soon as it exceeds what the bound A of the *signal* leaves. That bound is all that the test can
-go by: clients that all hold the same update of norm l2 are honest. One hostile client can therefore still act
-as if it were all clients, and no more. For 100 clients, d = 100,000 and two bits of OPTM at epsilon 1 a shift
+is noticed as soon as it exceeds what the bound A of the *signal* leaves. The test cannot be stricter, because
+clients that all hold the same update of norm l2 are honest. One hostile client can therefore still act as if
+it were all clients, and no more. For 100 clients, d = 100,000 and two bits of OPTM at epsilon 1 a shift
 of all coordinates passes up to 1.01 clips without an L2 clip, and up to 0.34 clips with l2_clip = sqrt(d) / 3
 clips. Proofs that each single input is valid (Prio3, ACORN) would cut this by the number of clients.
 """
@@ -112,7 +112,7 @@ class SumLimits:
 def sum_limits(
     noise: CoordinateNoise, num_clients: int, dimension: int, l2_bound: float | None, odds: float
 ) -> SumLimits:
-    """The limits of a mechanism that encodes each coordinate on its own; the module has the proof.
+    """The limits of a mechanism that encodes coordinates independently; the module has the proof.
 
     There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
     inputs in units of the clip (None: that of inputs at the clip), ``odds`` are those of a false alarm.

@@ -1,9 +1,9 @@
-"""Mechanisms whose code is the number of ones among certified bits, all drawn for one input.
+"""Mechanisms whose code is the number of ones among certified bits, which are all drawn for the same input.
 
 Each bit is drawn from one table of two rows, with integer weights of 2^32: 1 with the weight ``rare`` at the
-lower row, and 0 with that weight at the upper row. What tells the mechanisms apart is from which of the rows
-the bits are drawn: :mod:`fl_privquant.mechanisms.pbm` chooses for each bit by a coin that leans with the
-input, :mod:`fl_privquant.mechanisms.stratified_bits` fixes how many are from the upper row.
+lower row, and 0 with that weight at the upper row. The mechanisms differ in how the row of a bit is chosen:
+:mod:`fl_privquant.mechanisms.pbm` chooses it for each bit at random, with a probability that depends on the
+input, and :mod:`fl_privquant.mechanisms.stratified_bits` fixes how many bits are from the upper row.
 
 Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release, local
 view, certified in integers: each bit is randomized response whatever its row, and all bits 1 (or 0) is the
@@ -13,9 +13,8 @@ Assumes: nothing about the inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -24,7 +23,7 @@ import numpy as np
 
 from fl_privquant.errors import CertificationError
 from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper, rounded_up
 from fl_privquant.loss.bit_sums import poisson_binomial_losses, sum_of_bits_loss
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms, two_row_loss
@@ -39,22 +38,18 @@ _HALF = TOTAL_WEIGHT // 2
 
 def loss_of_bits(trials: int, rare: int) -> float:
     """The privacy loss of all bits together, rounded up."""
-    exact = trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare))
-    nearest = float(exact)
-    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+    return rounded_up(trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SumOfBits(LatticeMechanism):
-    """``trials`` certified bits of randomized response a coordinate, of which the number of ones is sent."""
+    """Sends the number of ones among ``trials`` certified bits of randomized response a coordinate."""
 
-    name: str
     trials: int
     """Number of bits."""
     rare: int
     """The integer weight, of 2^32, of a 1 at the lower row and of a 0 at the upper; below one half."""
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     stratified: ClassVar[bool] = False
     """Whether the input fixes how many bits are from the upper row, except for one of them."""
@@ -72,13 +67,11 @@ class SumOfBits(LatticeMechanism):
     @classmethod
     def of_bits(cls, name: str, trials: int, rare: int, parameters: Mapping[str, Any]) -> Self:
         """The mechanism with these bits, which claims the loss that is certified."""
-        return cls(name, trials, rare, loss_of_bits(trials, rare), parameters)
+        return cls(name, trials, rare, loss_of_bits(trials, rare), parameters=parameters)
 
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name}: {self.num_levels} levels, theta {self.theta:.6g}, certified "
-            f"{self.statement.brief}, mse {self.mse():.5g}, mae {self.mae():.5g}>"
-        )
+    @property
+    def _form(self) -> str:
+        return f"{self.num_levels} levels, theta {self.theta:.6g}"
 
     @cached_property
     def epsilon(self) -> float:
@@ -86,7 +79,7 @@ class SumOfBits(LatticeMechanism):
 
     @property
     def theta(self) -> float:
-        """How far a row's bit leans from a fair coin: exact, a multiple of 2^-32."""
+        """How far the probability of a 1 is from 1/2 at either row; an exact multiple of 2^-32."""
         return (_HALF - self.rare) / TOTAL_WEIGHT
 
     @cached_property
@@ -120,7 +113,7 @@ class SumOfBits(LatticeMechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # The mean of independent bits, with the largest variance where both sides are equally likely.
+        # A mean of independent bits, whose variance is largest where 0 and 1 are equally likely.
         outer = 0.5 / self.theta
         noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
         return CoordinateNoise(

@@ -1,7 +1,7 @@
-"""Sums of codes modulo less than they could reach: how far the sum of honest codes spreads.
+"""Sums of codes modulo fewer bits than their range takes, because sums of honest codes spread less.
 
 A sum of the codes of n clients can be anything from 0 to n max_code. But the noise of honest clients is
-independent, so that their sum stays near its mean, and fewer bits are enough to tell it. Let z be the code
+independent, so that their sum stays near its mean, and fewer bits identify it. Let z be the code
 that stands for an input of 0 (it may lie between two codes). A sum is taken modulo 2^w, and the server takes
 the representative nearest to n z, which is the sum itself whenever that is within 2^(w - 1) of n z. (Where
 the window around n z exceeds 0..n max_code it is moved inside.)
@@ -18,14 +18,14 @@ d sums of a round stay within t on both sides, except with ``odds``. Signal and 
 the bound holds for *all* inputs in [-1, 1], even if all clients' coordinates are at the clip. It grows with
 n, so that fewer survivors than clients that were asked stay within it too.
 
-**Privacy** is not touched by the width. The residue of a sum is a function of the sum, and reveals no more;
-a masked code is uniform modulo 2^w whatever w is. A server that asks for too narrow a ring learns less and
-spoils its own sum.
+**Privacy** does not depend on the width. The residue of a sum is a function of the sum, and reveals no more;
+a masked code is uniform modulo 2^w for every w. A server that asks for too few bits learns less, and cannot
+read its own sum.
 
-**Hostile clients** can shift a residue as they could shift a sum. What a ring that is narrower than the range
-of sums cannot do is to notice a sum out of range. The test of its energy
-(:mod:`fl_privquant.mechanisms.sum_limits`) takes its place: a representative is never further from the middle
-than the sum, so that a wrap cannot raise a false alarm.
+**Hostile clients** can shift a residue as they could shift a sum. With fewer bits than the range of sums
+takes, a sum out of range is not noticed. The test of its energy (:mod:`fl_privquant.mechanisms.sum_limits`)
+takes its place: a representative is never further from the middle than the sum, so that a wrap cannot raise a
+false alarm.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def log_wrap_odds(dimension: int) -> float:
 
 def bits_of_reach(reach: float) -> int:
     """Bits of the ring whose window holds sums within ``reach`` of their centre."""
-    # A whole code of room: the middle of the window is a whole number.
+    # One more, because the middle of the window is rounded to a whole number.
     return math.ceil(reach + 1.0).bit_length() + 1
 
 

@@ -1,4 +1,4 @@
-"""TernGrad: each coordinate as -1, 0 or 1 times the largest of all, at random; without privacy.
+"""TernGrad: each coordinate becomes -1, 0 or 1 times the largest magnitude, at random; without privacy.
 
 With m the largest magnitude of a coordinate, x_i becomes sign(x_i) m with probability |x_i| / m, else 0.
 Five coordinates take a byte, so 1.6 bits each, after 64 bits for m.
@@ -44,8 +44,8 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
 
     @property
     def unit_error(self) -> float:
-        # With normal numbers g_i in place of a direction: the length is independent of it, and d on average.
-        # E[max |g| |g_1|] is the integral over t of E|g_1| - E[|g_1|; all |g_i| <= t].
+        # With normal numbers g_i in place of a direction, whose squared length is independent, and d on
+        # average: E[max |g| |g_1|] is the integral over t of E|g_1| - E[|g_1|; all |g_i| <= t].
         def rest(t: float) -> float:
             below = float(special.erf(t / math.sqrt(2.0))) ** (self.dimension - 1)
             return 1.0 + below * math.expm1(-0.5 * t * t)

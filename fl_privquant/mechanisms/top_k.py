@@ -1,4 +1,4 @@
-"""Top-k: the k coordinates of largest magnitude, as they are; without privacy, and biased.
+"""Top-k: the k coordinates of largest magnitude, unchanged; without privacy, and biased.
 
 Each is sent as its place and its value in single precision.
 

@@ -7,10 +7,10 @@ round here, where a scalar mechanism's is per coordinate release and adds up ove
 ``clip`` is the radius of the ball that inputs lie in: of the largest coordinate (``norm`` "linf") or of the
 Euclidean norm ("l2"). What lies outside is moved to its surface.
 
-Those that are a :class:`ResponseMechanism` release through randomized response among n answers: the true one
-has ``common`` of 2^128 chances, each other one ``rare``. The answers depend on nothing else of the input, so
-the ratio of these two integers certifies the loss, whatever floating-point numbers led to the true answer.
-Each mechanism has a file of its own, which says what the answers are.
+A :class:`ResponseMechanism` releases one of n answers by randomized response: the true one with ``common``
+of 2^128 chances, each other one with ``rare``. The output depends on the input through the true answer alone,
+so that the ratio of these two integers certifies the loss, whatever floating-point errors that answer has.
+The file of each mechanism says what its answers are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -50,7 +49,7 @@ MAX_REPEATS = 1024
 
 _DIMENSIONS = whole_in(1, 1 << 31)
 _REPEATS = whole_in(1, MAX_REPEATS)
-# Of a whole round: that of all draws together.
+# The largest epsilon of all draws of a round together.
 _MOST_EPSILON = 1e6
 _SHARES = 1 << 53
 
@@ -62,8 +61,8 @@ class VectorSpec(Spec):
     dimension: Annotated[int, _DIMENSIONS] = 1
     """Number of coordinates of an update. A codec sets it to that of its layout."""
     repeats: Annotated[int | None, _REPEATS] = None
-    """Independent draws that a message holds. Their average has 1 / repeats of the variance. None: the number
-    with the least error where the mechanism knows it, else 1."""
+    """Independent draws in a message. Their average has 1 / repeats of the variance of one. None stands for
+    the number with the least error where the mechanism knows it, else for 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +89,12 @@ class PrivateAxisSpec(PrivateVectorSpec):
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """One draw reports one axis at most: a large epsilon is better spent on several."""
+        """A draw reports one axis at most, so that a large epsilon is better spent on several draws."""
         repeats = min(max(round(epsilon), 1), MAX_REPEATS)
         return super().candidate(wish, epsilon) | {"repeats": repeats} | dict(wish.parameters)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class VectorMechanism(Mechanism):
     """A mechanism that encodes a whole update at once.
 
@@ -104,16 +103,15 @@ class VectorMechanism(Mechanism):
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
-    name: str
     dimension: Annotated[int, _DIMENSIONS]
     """Number of coordinates; :meth:`for_dimension` gives the mechanism for another one."""
     repeats: Annotated[int, _REPEATS]
     """Independent draws in a message."""
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     unit: ClassVar[str] = "client round"
     norm: ClassVar[str] = "l2"
+    summable: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -123,13 +121,14 @@ class VectorMechanism(Mechanism):
         if not self.epsilon <= self.claimed_epsilon:
             raise CertificationError(f"{self.name}: {self.statement.above(self.claimed_epsilon)}")
 
-    def __repr__(self) -> str:
-        loss = "not private" if not self.private else f"certified {self.statement.brief}"
-        loss += " in exact arithmetic only" if self.outputs_floats else ""
-        return (
-            f"<{self.name}: {self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, "
-            f"{self.message_size * self.message_bits} bits, {loss}, mse {self.mse():.5g} a coordinate>"
-        )
+    @property
+    def _form(self) -> str:
+        bits = self.message_size * self.message_bits
+        return f"{self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, {bits} bits"
+
+    @property
+    def _errors(self) -> str:
+        return f"mse {self.mse():.5g} a coordinate"
 
     @classmethod
     def of(cls, spec: VectorSpec) -> Self:
@@ -142,7 +141,7 @@ class VectorMechanism(Mechanism):
 
     @classmethod
     def _chosen(cls, epsilon: float, dimension: int, repeats: int | None) -> dict[str, Any]:
-        """The fields that the design chooses where its user does not; ``repeats`` if they are given."""
+        """The fields that the design chooses where the user does not; ``repeats`` is None or given."""
         draws = repeats or cls.best_repeats(epsilon, dimension)
         return {"repeats": draws} | cls.best_fields(epsilon / draws, dimension)
 
@@ -172,7 +171,7 @@ class VectorMechanism(Mechanism):
 
     @property
     def message_bits(self) -> int:
-        """Width of each integer of a message: 1, where messages are bits."""
+        """Width of each integer of a message in bits; 1 by default."""
         return 1
 
     @property
@@ -188,7 +187,7 @@ class VectorMechanism(Mechanism):
         """Exact mean squared Euclidean error for an input in the unit ball."""
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        """Mean absolute error of one coordinate that is a whole update; for more, see :meth:`mse`."""
+        """Mean absolute error, for updates of one coordinate; for more coordinates use :meth:`mse`."""
         if self.dimension > 1:
             raise InvalidSpecError(
                 f"{self.name}: the mean absolute error of one of {self.dimension} coordinates depends on all "
@@ -213,7 +212,7 @@ class VectorMechanism(Mechanism):
         """The message of an input in the unit ball."""
 
     def _in_ball(self, x: ArrayLike, clip: float) -> Floats:
-        """The update divided by the clip, in the unit ball; privacy does not rest on it being so."""
+        """The update divided by the clip and moved into the unit ball; privacy does not depend on this."""
         inputs, clip = checked_inputs(x), checks.positive("clip", clip)
         if inputs.shape != (self.dimension,):
             raise InvalidUpdateError(
@@ -223,7 +222,7 @@ class VectorMechanism(Mechanism):
         with np.errstate(over="ignore"):
             if self.norm == "linf":
                 return np.asarray(np.clip(inputs / clip, -1.0, 1.0))
-            # The largest value is taken out first: squares overflow long before values do.
+            # Divided by the largest value first, as squares overflow long before values do.
             largest = float(np.abs(inputs).max())
             if largest == 0.0:
                 return inputs
@@ -252,7 +251,7 @@ class VectorMechanism(Mechanism):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResponseMechanism(VectorMechanism):
-    """A vector mechanism whose draws are unbiased estimates of one length, released by randomized response.
+    """A vector mechanism that releases unbiased estimates, all of the same length, by randomized response.
 
     Guarantee: as :class:`VectorMechanism`, certified on the integer chances that are drawn with; unbiased
     for updates in the ball.
@@ -277,7 +276,7 @@ class ResponseMechanism(VectorMechanism):
         """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
 
     def squared_error(self, x: ArrayLike) -> float:
-        # Draws are unbiased and of one length, so their variance is the square of it less that of the input.
+        # Draws are unbiased and of one length: their variance is its square minus that of the input's length.
         inputs = np.asarray(x, dtype=np.float64)
         return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
 
@@ -294,7 +293,7 @@ class ResponseMechanism(VectorMechanism):
         return (self.output_norm**2 - length) / (self.repeats * self.dimension)
 
     def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
-        # Of one coordinate, every draw is one of two opposite values.
+        # With one coordinate, every draw is one of two opposite values.
         counts = np.arange(self.repeats + 1)
         outputs = self.output_norm * (2.0 * counts / self.repeats - 1.0)
         inside = outputs[np.abs(outputs) < 1.0]
@@ -323,11 +322,13 @@ class ResponseMechanism(VectorMechanism):
 
 
 class AxisMechanism(ResponseMechanism):
-    """A vector mechanism whose draws are ± one axis: index 2 i is axis i, and 2 i + 1 its opposite.
+    """A vector mechanism each of whose draws is a signed axis: index 2 i is axis i, and 2 i + 1 its opposite.
 
     Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which
     then carries every coordinate, and no longer a few bits).
     """
+
+    summable: ClassVar[bool] = True
 
     @property
     def message_size(self) -> int:
@@ -359,13 +360,13 @@ class AxisMechanism(ResponseMechanism):
         return np.asarray(self._scale(clip) * (sums.astype(np.float64) / num_clients - self.repeats))
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
-        """A client draws ``repeats`` axes: the absolute values of its codes' sum add up to no more, ever."""
+        """A client draws ``repeats`` axes, so that the L1 norm of its codes never exceeds that number."""
         most = self.output_norm * (1.0 + 1e-9)
         return SumLimits(coordinate=most, energy=most**2, odds=0.0, absolute_sum=most)
 
 
 def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tuple[int, int]:
-    """Chances of 2^128 of the true answer and of each other one, their ratio at most e^(epsilon / repeats).
+    """Chances of 2^128 of the true answer and of each other one; the ratio is at most e^(epsilon / repeats).
 
     >>> common, rare = response_weights(1.0, 4)
     >>> common + 3 * rare == CHANCES, round(common / rare, 12)
@@ -373,7 +374,7 @@ def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tupl
     """
     with localcontext() as context:
         context.prec = 60
-        # Slightly below what is allowed, and rounded up, so that the ratio stays within it; never 0.
+        # Slightly below what is allowed, and with ``rare`` rounded up, so that the ratio stays within it.
         factor = (min(Decimal(epsilon) / repeats, Decimal(700))).exp() * (1 - Decimal(10) ** -50)
         rare = int(Decimal(CHANCES) / (factor + (num_answers - 1))) + 1
     common = CHANCES - (num_answers - 1) * rare

@@ -9,13 +9,13 @@ among the 2 d corners: the true one with probability e^epsilon / (e^epsilon + 2 
 uniformly. All corners together cancel, so the estimate is the corner times
 (e^epsilon + 2 d - 1) / (e^epsilon - 1).
 
-``repeats`` above 1 is the paper's way to less variance: independent draws are averaged. In the private
+``repeats`` above 1 is the paper's way to reduce the variance: independent draws are averaged. In the private
 variant each of them has epsilon / repeats.
 
 Guarantee: ``vqsgd_private``: ``epsilon``-differential privacy of one client round, local view, for any two
 updates, certified on the integer chances of the corners. (In the ball no corner's weight reaches 1, so that
-the loss of two updates stays below this bound of the paper; nothing is made of it.) ``vqsgd``: none,
-``epsilon`` is infinite. Both unbiased for updates in the ball.
+the true loss is a little smaller than this bound of the paper.) ``vqsgd``: none, ``epsilon`` is infinite.
+Both are unbiased for updates in the ball.
 Assumes: nothing about the inputs.
 Reference: Gandikota, Kane, Maity, Mazumdar, "vqSGD: Vector Quantized Stochastic Gradient Descent",
 AISTATS 2021 (the cross-polytope scheme, and its private version by randomized response).

@@ -1,6 +1,6 @@
-"""The run and the target for which mechanisms propose designs, and quick estimates of sums of bits in it.
+"""The run and the privacy target that mechanisms are designed for, and quick estimates for sums of bits.
 
-Estimates are no guarantee: a caller that chooses by one designs and certifies what was chosen.
+Estimates are no guarantee: what was chosen by them is designed and certified afterwards.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Wish:
     own_clips: bool = False
     """Whether updates have an L2 norm and each mechanism chooses its coordinate clip, and so ``norms``."""
     exact_sums: bool = False
-    """Whether the secure sum holds whatever codes add up to, or is as narrow as honest codes allow."""
+    """Whether the secure sum has bits for all sums of codes, or only as many as honest codes need."""
     parameters: tuple[tuple[str, Any], ...] = ()
     """Further parameters of designs, each a name and its value."""
 

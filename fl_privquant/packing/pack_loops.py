@@ -118,10 +118,7 @@ def expand_values(
     copy_values(body[bytes_of_whole:], words.view(np.uint8))
     expand_lanes(words, group_bits, shifts, low, high, block.view(np.uint64))
     copy_values(block[: out.size - whole], out[whole:])
-    for value in block[out.size - whole :]:
-        if value != 0:
-            return False
-    return True
+    return not block[out.size - whole :].any()
 
 
 @compiled

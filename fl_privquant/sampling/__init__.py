@@ -1,1 +1,1 @@
-"""Randomness and the encode kernel: the only code that draws codes."""
+"""Randomness, and the encoders: all code that draws codes."""

@@ -1,8 +1,7 @@
-"""The way of an update through an encoder: checked, cut into chunks, shared among threads.
+"""Common code of encoders: an update is checked, cut into chunks, and shared among threads.
 
-Every encoder does the same around its own few lines: it refuses what is not finite, takes any shape
-and strides without copying the update, and gives each input its own random words, so that the codes
-do not depend on how the update was cut.
+Every encoder refuses what is not finite, takes any shape and strides without copying the update, and gives
+each input its own random words, so that the codes do not depend on how the update was cut.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from fl_privquant import checks
-from fl_privquant.array_types import Floats
+from fl_privquant.array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
@@ -27,9 +26,9 @@ _NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class LazyVector(ABC):
-    """A vector that is computed where it is read, part by part, so that it never lies in memory as a whole.
+    """A vector that is computed part by part when it is read, so that it is never in memory as a whole.
 
-    To all but :func:`encode_in_chunks` it is an array like any other, made when it is asked for.
+    :func:`encode_in_chunks` reads its parts; elsewhere numpy converts it to an ordinary array.
     """
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
@@ -38,10 +37,10 @@ class LazyVector(ABC):
         self.dtype = dtype
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, start: int, stop: int) -> Array:
         """(stop - start,) a new array of these coordinates."""
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         whole = self.read(0, self.size)
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
@@ -49,27 +48,27 @@ class LazyVector(ABC):
 class _Given(LazyVector):
     """The coordinates of an array, in C order; no copy of it is made."""
 
-    def __init__(self, inputs: NDArray[Any]) -> None:
+    def __init__(self, inputs: Array) -> None:
         super().__init__(inputs.size, inputs.dtype)
         self.shape = inputs.shape
         plain = inputs.ndim <= 1 or inputs.flags.c_contiguous
         self._flat = inputs.reshape(-1) if plain else inputs.flat
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, start: int, stop: int) -> Array:
         return np.asarray(self._flat[start:stop])
 
 
 class Chunk(NamedTuple):
     """A part of an update that is being encoded: k inputs, float32 or float64, and their random words.
 
-    An encoder that asked for two words an input finds the second ones in the stream, from the address
-    ``second_words`` on. One that asked for none has no ``words``. Codes go to ``out``.
+    If an encoder asked for two words an input, the second ones are in the stream from the address
+    ``second_words`` on. If it asked for none, ``words`` is empty. Codes are written to ``out``.
     """
 
-    x: NDArray[Any]
+    x: Array
     clip: float
-    words: NDArray[np.uint64]
-    out: NDArray[Any]
+    words: Words
+    out: Array
     stream: RandomStream
     second_words: int
 
@@ -83,7 +82,7 @@ def encode_in_chunks(
     stream: Randomness,
     threads: int,
     words_per_input: int = 1,
-) -> NDArray[Any]:
+) -> Array:
     """The inputs encoded by ``encode_chunk``, in their shape.
 
     Inputs are floating-point numbers of any shape and strides. Integers are refused: an update that holds
@@ -99,13 +98,38 @@ def encode_in_chunks(
     randomness = stream if stream is not None else RandomStream.secure()
     first_word = randomness.reserve(words_per_input * source.size)
     out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
-    cut = _Cut(
-        source, encode_chunk, float(clip), randomness, first_word, words_per_input > 0, out.reshape(-1)
-    )
-    not_finite = cut.encode(threads)
+    codes = out.reshape(-1)
+
+    def encode_range(begin: int, end: int) -> int:
+        """Encode the inputs from ``begin`` to ``end``; the result is how many of them are not finite."""
+        buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
+        reader = randomness.reader(first_word + begin)
+        not_finite = 0
+        for start in range(begin, end, _CHUNK):
+            stop = min(start + _CHUNK, end)
+            words = buffer[: stop - start]
+            reader.read(words)
+            part = _readable(source.read(start, stop))
+            second_words = first_word + source.size + start
+            chunk = Chunk(part, float(clip), words, codes[start:stop], randomness, second_words)
+            not_finite += encode_chunk(chunk)
+        return not_finite
+
+    not_finite = _shared_among_threads(encode_range, source.size, threads)
     if not_finite:
         raise _not_finite(not_finite, source.size, _first_not_finite(source))
     return out
+
+
+def _shared_among_threads(encode_range: Callable[[int, int], int], size: int, threads: int) -> int:
+    """The sum of what ``encode_range`` returns for the parts of an update, whole chunks, of each thread."""
+    chunks = -(-size // _CHUNK)
+    workers = min(threads, chunks)
+    if workers <= 1:
+        return encode_range(0, size)
+    bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        return sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
 
 
 def checked_inputs(x: ArrayLike) -> Floats:
@@ -118,7 +142,7 @@ def checked_inputs(x: ArrayLike) -> Floats:
     return inputs
 
 
-def check_finite_inputs(inputs: NDArray[Any]) -> None:
+def check_finite_inputs(inputs: Array) -> None:
     """Raise InvalidUpdateError, with the first place, if an input is not finite."""
     finite = np.isfinite(inputs)
     if not finite.all():
@@ -147,56 +171,17 @@ def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> N
         raise InvalidSpecError(f"rng: {stream!r} is not a RandomStream, such as RandomStream.seeded(0)")
 
 
-class _Cut(NamedTuple):
-    """An update that is encoded chunk by chunk; ``out`` is flat, its words begin at ``first_word``."""
-
-    source: LazyVector
-    encode_chunk: Callable[[Chunk], int]
-    clip: float
-    stream: RandomStream
-    first_word: int
-    needs_words: bool
-    out: NDArray[Any]
-
-    def encode(self, threads: int) -> int:
-        """Number of inputs that are not finite; the codes of all inputs are written."""
-        size = self.source.size
-        chunks = -(-size // _CHUNK)
-        workers = min(threads, chunks)
-        if workers <= 1:
-            return self._encode_range(0, size)
-        bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
-        with ThreadPoolExecutor(workers) as pool:
-            return sum(pool.map(self._encode_range, bounds[:-1], bounds[1:]))
-
-    def _encode_range(self, begin: int, end: int) -> int:
-        """Encode the inputs from ``begin`` to ``end``, as ``encode`` does."""
-        buffer = np.empty(min(_CHUNK, end - begin) if self.needs_words else 0, dtype=np.uint64)
-        reader = self.stream.reader(self.first_word + begin)
-        not_finite = 0
-        for start in range(begin, end, _CHUNK):
-            stop = min(start + _CHUNK, end)
-            words = buffer[: stop - start]
-            reader.read(words)
-            part = _readable(self.source.read(start, stop))
-            second_words = self.first_word + self.source.size + start
-            not_finite += self.encode_chunk(
-                Chunk(part, self.clip, words, self.out[start:stop], self.stream, second_words)
-            )
-        return not_finite
-
-
 def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
     return np.float32 if dtype.itemsize <= 4 else np.float64
 
 
-def _readable(chunk: NDArray[Any]) -> NDArray[Any]:
+def _readable(chunk: Array) -> Array:
     """The chunk as the compiled kernels take it, copied only if it must be."""
     if chunk.dtype not in _NATIVE or not (chunk.flags.c_contiguous and chunk.flags.aligned):
-        # A long double beyond the range of a double becomes infinite, and is refused as such.
+        # A long double beyond the range of a double becomes infinite, and is then refused.
         with np.errstate(over="ignore"):
             chunk = np.require(chunk, _float_type(chunk.dtype), ["C", "A"])
-    # To numba, what may be written is another type: without this it would compile the kernel twice.
+    # To numba a writeable array is another type: without this it would compile the kernel twice.
     chunk.flags.writeable = False
     return chunk
 

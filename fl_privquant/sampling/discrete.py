@@ -1,13 +1,13 @@
 """Integer noise without floating-point: discrete Laplace, discrete Gaussian and Skellam.
 
-How it is drawn. All three laws are tabulated (:mod:`fl_privquant.sampling.noise_table`) in units of
-2^-127 with a certified total-variation distance below 2^-100 to the ideal law. A draw is then one
-random word, one look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn.
-Rejection sampling (Canonne, Kamath, Steinke 2020) has no distance at all, but takes thousands of times as
-long, reveals by its running time what it drew, and knows no Skellam noise. What its exactness would buy is
-bounded: N draws from the tables add at most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12
-for 10^17 draws at epsilon 2. Where a table would be too large (sigma above 20 000, a Laplace scale above
-3 700) the law is known, for bounds of sums, but nothing is drawn; use a coarser lattice.
+How it is drawn. All three laws are tabulated (:mod:`fl_privquant.sampling.noise_table`) in units of 2^-127
+with a certified total-variation distance below 2^-100 to the ideal law. A draw is then one random word, one
+look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn. Rejection sampling (Canonne,
+Kamath, Steinke 2020) is exact, but takes thousands of times as long, reveals by its running time what it
+drew, and does not exist for Skellam noise. Its exactness would gain little: N draws from the tables add at
+most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12 for 10^17 draws at epsilon 2. Where a
+table would be too large (sigma above 20 000, a Laplace scale above 3 700) the law is known, for bounds of
+sums, but cannot be drawn from; use a coarser lattice.
 
 One word is reserved in the stream for each draw, so the same seed gives the same noise in whatever
 pieces it is drawn.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from fl_privquant.sampling.noise_table import (
 from fl_privquant.sampling.stream import RandomStream, continuation_address
 
 _CHUNK = 1 << 15
-# Beyond these a table would have more magnitudes than it may.
+# Beyond these a table would be too large.
 _MAX_TABLE_SCALE = 3_700
 _MAX_TABLE_VARIANCE = 20_000**2
 # Terms of a sum that are below this share of the first one do not change a float.
@@ -49,6 +49,8 @@ class _IntegerNoise(ABC):
     """Common code of the three noises: drawing from a table, and the moments of the draws."""
 
     parameter: ClassVar[str]
+    deviations: ClassVar[float] = 6.1
+    """Standard deviations, either way, that a draw exceeds with a probability of about 1e-9."""
 
     def __post_init__(self) -> None:
         given = getattr(self, self.parameter)
@@ -59,6 +61,15 @@ class _IntegerNoise(ABC):
         if value <= 0:
             raise InvalidSpecError(f"{self.parameter}: {given} is not above 0")
         object.__setattr__(self, self.parameter, value)
+
+    @classmethod
+    @abstractmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        """The noise of that variance; for a discrete Gaussian it is sigma^2, next to its variance."""
+
+    def clamped_at(self, max_shift: int) -> int | None:
+        """How far beyond 0..max_shift clients clamp an integer there plus noise; None where they do not."""
+        return None
 
     @property
     def total_variation(self) -> float:
@@ -126,6 +137,18 @@ class DiscreteLaplace(_IntegerNoise):
     scale: Fraction
 
     parameter: ClassVar[str] = "scale"
+    # Its tails fall as e^(-sqrt(2) z), z in standard deviations.
+    deviations: ClassVar[float] = 14.6
+
+    @classmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        # Solved for the scale: the variance is 1 / (2 sinh^2(1 / (2 scale))).
+        return cls(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
+
+    def clamped_at(self, max_shift: int) -> int:
+        # Half of the table's range beyond the shift. The other half keeps the part of the law that the table
+        # lacks small compared with the tails whose ratios count.
+        return max(((self.largest or 0) - max_shift) // 2, 1)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Probability of each integer, closed form: tanh(1 / (2 scale)) exp(-|k| / scale)."""
@@ -181,6 +204,10 @@ class DiscreteGaussian(_IntegerNoise):
     sigma_squared: Fraction
 
     parameter: ClassVar[str] = "sigma_squared"
+
+    @classmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        return cls(variance)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Probability of each integer, closed form over a sum good to the last digits."""
@@ -246,6 +273,10 @@ class Skellam(_IntegerNoise):
 
     parameter: ClassVar[str] = "variance"
 
+    @classmethod
+    def of_variance(cls, variance: Fraction) -> Self:
+        return cls(variance)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variance > _MAX_TABLE_VARIANCE:
@@ -271,7 +302,7 @@ class Skellam(_IntegerNoise):
         if k < 0:
             return 1.0
         table = _tabulate(self)
-        # From the smallest up, so that none is lost.
+        # Summed from the smallest, so that none is lost.
         return 2.0 * float(table.probabilities[:k:-1].sum()) + table.total_variation
 
     def log_moment(self, rate: float) -> float:
@@ -295,7 +326,7 @@ def _tabulate(noise: _IntegerNoise) -> NoiseTable:
 
 
 def _draw_from_table(table: NoiseTable, out: Ints, stream: RandomStream, first_word: int) -> None:
-    # Numba takes a second to import: not before something is drawn.
+    # Imported here because numba takes a second to import.
     from fl_privquant.sampling.loops import draw_noise
 
     words = np.empty(min(_CHUNK, out.size), dtype=np.uint64)

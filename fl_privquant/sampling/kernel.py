@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from fl_privquant.array_types import code_type
+from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints, code_type
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Randomness
@@ -44,7 +44,7 @@ class Sampler:
 
     def encode(
         self, x: ArrayLike, *, clip: float = 1.0, stream: Randomness = None, threads: int = 1
-    ) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    ) -> Bits | NDArray[np.uint16]:
         """Random indices of the shape of ``x``: the values they stand for, times ``clip``, average to ``x``.
 
         Arguments and errors are those of :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes
@@ -71,11 +71,11 @@ class Tables(NamedTuple):
     first_step: int
     """The first step of a bisection of the pieces that a cell meets, a power of two; 0 if no cell meets more
     than one."""
-    starts: NDArray[np.float64]
+    starts: Floats
     """(K + padding,) start of each piece, then infinities for the bisection to run into."""
-    scales: NDArray[np.float64]
+    scales: Floats
     """(K,) 2^32 / length of each piece."""
-    rows: NDArray[np.int64]
+    rows: Ints
     """(2 K,) for each piece, where in ``cells`` its start row and its end row begin."""
     cells: NDArray[np.uint32]
     """(R * C,) alias cells of all rows, C = 2^(32 - shift) a row; see
@@ -85,8 +85,8 @@ class Tables(NamedTuple):
 
 
 def _prepare(table: CertifiedTable) -> Tables:
-    """The kernel's tables for the law of ``table``, exactly: nothing is rounded but the dither."""
-    # Numba takes a second to import: not before something is encoded.
+    """The kernel's tables for the exact law of ``table``; only the choice between two rows is rounded."""
+    # Imported here because numba takes a second to import.
     from fl_privquant.sampling import loops
 
     starts, ends = table.knots[table.start_rows], table.knots[table.end_rows]
@@ -111,8 +111,8 @@ def _prepare(table: CertifiedTable) -> Tables:
     return tables
 
 
-def _search_grid(starts: NDArray[np.float64]) -> tuple[NDArray[np.int32], float, int]:
-    """The smallest grid of which no cell meets more than two pieces, else the best one in bounds."""
+def _search_grid(starts: Floats) -> tuple[NDArray[np.int32], float, int]:
+    """The smallest grid of which no cell meets more than two pieces, else the best of limited size."""
     largest = min(max(1024, 4 << starts.size.bit_length()), _MAX_GRID)
     best: tuple[NDArray[np.int32], float, int] | None = None
     size = _MIN_GRID
@@ -124,7 +124,7 @@ def _search_grid(starts: NDArray[np.float64]) -> tuple[NDArray[np.int32], float,
     return best or _grid_of(starts, _MIN_GRID)
 
 
-def _grid_of(starts: NDArray[np.float64], size: int) -> tuple[NDArray[np.int32], float, int]:
+def _grid_of(starts: Floats, size: int) -> tuple[NDArray[np.int32], float, int]:
     cells_per_unit = size / 2
     # Computed as the kernel computes it. Rounding keeps the order, so an input whose cell is above
     # that of a start is itself above that start: the grid is right to the last bit.

@@ -1,19 +1,18 @@
 """Compiled loops of the encoders and of noise.
 
-Kept apart so that numba is imported with the first draw, not with the package.
+They have their own module so that numba is imported with the first draw, not with the package.
 
-An update is encoded in blocks that fit the first-level cache, one simple loop a stage. Loops
-without branches are what the compiler turns into vector instructions, and unpredictable branches
-would cost more than everything else here: hence comparisons that are added, not tested.
+An update is encoded in blocks that fit the first-level cache, with one simple loop for each stage. The
+compiler turns loops without branches into vector instructions, and unpredictable branches would cost more
+than everything else here. So results of comparisons are added, not branched on.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_privquant.array_types import Array, Floats, Ints, Words
 from fl_privquant.compiled import compiled
 from fl_privquant.sampling.kernel import Tables
 
@@ -26,7 +25,7 @@ _TWO = np.int32(2)
 
 
 @compiled
-def alias_cells(weights: NDArray[np.int64], shift: int) -> NDArray[np.uint32]:
+def alias_cells(weights: Ints, shift: int) -> NDArray[np.uint32]:
     """(R * C,) alias cells, C = 2^(32 - shift) >= m a row, which draw each row's integer weights exactly.
 
     Cell c of a row stands for 2^shift of its 2^32 units: the first ``threshold`` of them are
@@ -69,13 +68,7 @@ def alias_cells(weights: NDArray[np.int64], shift: int) -> NDArray[np.uint32]:
 
 
 @compiled
-def encode_chunk(
-    x: NDArray[np.floating[Any]],
-    clip: float,
-    words: NDArray[np.uint64],
-    tables: Tables,
-    out: NDArray[np.unsignedinteger[Any]],
-) -> int:
+def encode_chunk(x: Array, clip: float, words: Words, tables: Tables, out: Array) -> int:
     """Number of inputs that are not finite; ``out`` holds a drawn index for each input.
 
     The high half of a word decides between the two rows of the piece, the low half draws from the
@@ -101,24 +94,18 @@ def encode_chunk(
 def _scaled(value: float, clip: float) -> float:
     """The input in units of the clip, clipped to [-1, 1]; what is not a number becomes -1."""
     scaled = value / clip
-    # Written so that what is not a number fails the first comparison, and no grid cell is out of bounds.
+    # Written so that NaN fails the first comparison, and no grid cell is out of bounds.
     scaled = scaled if scaled > -1.0 else -1.0
     return scaled if scaled < 1.0 else 1.0
 
 
 @compiled
-def _clip(
-    x: NDArray[np.floating[Any]],
-    clip: float,
-    tables: Tables,
-    position: NDArray[np.float64],
-    index: NDArray[np.int32],
-) -> int:
+def _clip(x: Array, clip: float, tables: Tables, position: Floats, index: NDArray[np.int32]) -> int:
     """Inputs scaled to [-1, 1], and their grid cells."""
     not_finite = 0
     for i in range(x.size):
         value = float(x[i])
-        # Infinity less itself is not a number, and that differs from everything.
+        # Infinity minus itself is NaN, which differs from 0.
         not_finite += int(value - value != 0.0)
         scaled = _scaled(value, clip)
         position[i] = scaled
@@ -127,13 +114,13 @@ def _clip(
 
 
 @compiled
-def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
+def _find_pieces(tables: Tables, position: Floats, index: NDArray[np.int32]) -> None:
     """Map grid cells to pieces, and inputs to their position within the piece, in units of 2^-32."""
     grid, starts, scales = tables.grid, tables.starts, tables.scales
     for i in range(index.size):
         index[i] = grid[np.uint64(index[i])]
     step = tables.first_step
-    # Step by step over the whole block: a search of one input at a time would branch on it.
+    # Each step is made for the whole block: a search for one input at a time would need branches.
     while step > 1:
         for i in range(index.size):
             index[i] += np.int32(step) * np.int32(position[i] >= starts[np.uint64(index[i] + step)])
@@ -146,18 +133,16 @@ def _find_pieces(tables: Tables, position: NDArray[np.float64], index: NDArray[n
 
 
 @compiled
-def _choose_rows(words: NDArray[np.uint64], position: NDArray[np.float64], index: NDArray[np.int32]) -> None:
+def _choose_rows(words: Words, position: Floats, index: NDArray[np.int32]) -> None:
     """Map pieces to their start (2 piece) or end (2 piece + 1), at random by the high half-words."""
     for i in range(words.size):
-        # Half a unit makes it the nearest multiple of 2^-32, not the next one.
+        # Half a unit is added so that it is rounded to the nearest multiple of 2^-32.
         high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5
         index[i] = _TWO * index[i] + np.int32(high < position[i])
 
 
 @compiled
-def _load_cells(
-    tables: Tables, words: NDArray[np.uint64], index: NDArray[np.int32], cell: NDArray[np.uint32]
-) -> None:
+def _load_cells(tables: Tables, words: Words, index: NDArray[np.int32], cell: NDArray[np.uint32]) -> None:
     """The alias cells that the low half-words choose in the chosen rows."""
     rows, cells, shift = tables.rows, tables.cells, np.uint64(tables.shift)
     for i in range(words.size):
@@ -166,9 +151,7 @@ def _load_cells(
 
 
 @compiled
-def _draw(
-    words: NDArray[np.uint64], cell: NDArray[np.uint32], shift: int, out: NDArray[np.unsignedinteger[Any]]
-) -> None:
+def _draw(words: Words, cell: NDArray[np.uint32], shift: int, out: Array) -> None:
     """A cell's own output, or its alias, by the rest of the low half-words."""
     places = np.uint32(shift)
     below = np.uint32((1 << shift) - 1)
@@ -181,13 +164,7 @@ def _draw(
 
 
 @compiled
-def round_chunk(
-    x: NDArray[np.floating[Any]],
-    clip: float,
-    max_code: int,
-    words: NDArray[np.uint64],
-    out: NDArray[np.unsignedinteger[Any]],
-) -> int:
+def round_chunk(x: Array, clip: float, max_code: int, words: Words, out: Array) -> int:
     """Number of inputs that are not finite; ``out`` holds a neighbouring lattice point of each input.
 
     Points 0 to ``max_code`` stand for -clip to clip. An input that is not finite is rounded to an
@@ -207,9 +184,7 @@ def round_chunk(
 
 
 @compiled
-def add_noise(
-    noise: NDArray[np.int64], low: int, high: int, mask: int, out: NDArray[np.unsignedinteger[Any]]
-) -> None:
+def add_noise(noise: Ints, low: int, high: int, mask: int, out: Array) -> None:
     """Add the noise to ``out``, clamped to low..high, then reduced modulo ``mask`` + 1, a power of two."""
     for i in range(noise.size):
         total = np.int64(out[i]) + noise[i]
@@ -217,9 +192,7 @@ def add_noise(
 
 
 @compiled
-def draw_noise(
-    words: NDArray[np.uint64], cells: NDArray[np.uint64], cell_bits: int, out: NDArray[np.int64]
-) -> int:
+def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
     """Number of words that tie with a threshold; ``out`` holds a draw for every other one.
 
     See :class:`fl_privquant.sampling.noise_table.NoiseTable` for the cells. No index is out of
@@ -244,14 +217,7 @@ def draw_noise(
 
 
 @compiled
-def add_two_bits(
-    words: NDArray[np.uint64],
-    upper: NDArray[np.unsignedinteger[Any]],
-    first: int,
-    last: int,
-    rare: int,
-    out: NDArray[np.unsignedinteger[Any]],
-) -> None:
+def add_two_bits(words: Words, upper: Array, first: int, last: int, rare: int, out: Array) -> None:
     """Add the bits ``first`` to ``last``, two or one, of each input, from the halves of its word.
 
     Those below ``upper`` are 1 except for ``rare`` of 2^32 half-words, the others are 0 except for these.

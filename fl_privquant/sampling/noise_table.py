@@ -28,7 +28,7 @@ MAX_MAGNITUDES: Final = 1 << 18
 
 _PRECISION: Final = 256
 _ONE: Final = 1 << _PRECISION
-# The share of the law that is cut off is at most 2^-101: half of what is promised.
+# The part of the law that is cut off is at most 2^-101, half of the stated distance.
 _TAIL_BITS: Final = 101
 # 63 bits of a word choose the magnitude (one is the sign), and 64 of a second word decide ties.
 _UNIT_BITS: Final = 127
@@ -132,7 +132,7 @@ def build_table(ratios: Ratios) -> NoiseTable:
         errors += 2 * error
     scale = 1 << _UNIT_BITS
     units = [(weight << (_UNIT_BITS + 1)) // total for weight in weights]
-    # Each number but 0 stands for two signs. What rounding leaves over goes to 0.
+    # Each number but 0 stands for two signs. The remainder of the rounding goes to 0.
     units[0] = scale - sum(units[1:])
     # The distance is the sum of what each number lacks: its error, its rounding, or all of it.
     distance = Fraction(errors + tail, total) + Fraction(len(units), scale)
@@ -146,7 +146,7 @@ def _exp_minus(x: Fraction) -> int:
     """A lower bound of exp(-x) in units of 2^-256, less than 1 unit below it."""
     if x > _PRECISION:
         return 0
-    # 110 digits, correctly rounded twice, against the 78 of a unit: off by 10^-30 units or so.
+    # 110 digits, correctly rounded twice, exceed the 78 of a unit: the error is about 10^-30 units.
     quotient = _DECIMAL.divide(Decimal(-x.numerator), Decimal(x.denominator))
     units = _DECIMAL.multiply(_DECIMAL.exp(quotient), Decimal(_ONE))
     return int(_DECIMAL.subtract(units, Decimal("1e-20")))
@@ -159,9 +159,9 @@ def _product(a: int, a_error: int, b: int, b_error: int) -> tuple[int, int]:
 
 
 def _skellam_reach(variance: Fraction) -> tuple[int, int]:
-    """How many ratios are wanted, and where to start so that those are good to 2^-230 or so.
+    """How many ratios are needed, and where to start so that these are accurate to about 2^-230.
 
-    An estimate, in floats: what is really reached is measured by the bounds themselves.
+    This is an estimate in floats; the true accuracy is measured by the bounds themselves.
     """
     v = float(variance)
     k = np.arange(1.0, 2.0 * MAX_MAGNITUDES)
@@ -180,7 +180,7 @@ def _alias_cells(units: list[int]) -> tuple[Words, Words]:
     left = units + [0] * ((1 << cell_bits) - len(units))
     short = [c for c, own in enumerate(left) if own < capacity]
     full = [c for c, own in enumerate(left) if own >= capacity]
-    # A cell that is all its own is its own alias, with threshold 0: the threshold then always fits.
+    # A cell that holds a single number is its own alias, with threshold 0, so that thresholds always fit.
     cells = [c << rest_bits for c in range(len(left))]
     ties = [0] * len(left)
     while short:

@@ -1,19 +1,15 @@
-"""Randomized rounding to a lattice, and what is drawn on top of it: integer noise, or certified bits."""
+"""Randomized rounding to a lattice, followed by integer noise or certified bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import code_type
+from fl_privquant.array_types import Array, ArrayLike, Bits, code_type
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
-# More than any noise that is drawn from a table.
+# A reach beyond all noise that is drawn from a table.
 _FAR = 1 << 40
 # Bits that are drawn at a time.
 _CHUNK = 1 << 14
@@ -29,15 +25,14 @@ def encode_on_lattice(
     clip: float = 1.0,
     stream: Randomness = None,
     threads: int = 1,
-) -> NDArray[Any]:
+) -> Array:
     """Random integers of the shape of ``x``: a neighbouring lattice point each, plus noise modulo 2^bits.
 
     Points 0 to ``max_code`` stand for -clip to clip. The upper neighbour is chosen with the input's
     share of the way to it, to the nearest multiple of 2^-32, so rounding is unbiased to 2^-33 points.
 
-    Privacy is that of the noise alone. Whatever the input, its clip and the rounding of either, the
-    noise is added to an integer in 0..max_code, in integers; so no digit of the input is left in the
-    output but through that integer.
+    Privacy is that of the noise alone. Whatever the input, its clip and the rounding of either, the noise is
+    added, in integers, to an integer in 0..max_code; the output depends on the input only through it.
 
     With noise, the sum is clamped to -reach..max_code + reach, if there is a ``reach``, and reduced modulo
     2^bits, at least ``max_code + 1``. Other arguments are as for
@@ -48,9 +43,22 @@ def encode_on_lattice(
     array([0, 2, 3, 4], dtype=uint8)
     """
     modulus_bits = max_code.bit_length() if bits is None else bits
+    beyond = _FAR if reach is None else reach
+
+    def encode_chunk(chunk: Chunk) -> int:
+        # Imported here because numba takes a second to import.
+        from fl_privquant.sampling import loops
+
+        not_finite = loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)
+        if noise is not None:
+            drawn = np.empty(chunk.out.size, dtype=np.int64)
+            noise.fill(drawn, chunk.stream, chunk.second_words)
+            loops.add_noise(drawn, -beyond, max_code + beyond, (1 << modulus_bits) - 1, chunk.out)
+        return not_finite
+
     return encode_in_chunks(
         x,
-        _rounding(max_code, noise, _FAR if reach is None else reach, mask=(1 << modulus_bits) - 1),
+        encode_chunk,
         dtype=code_type(modulus_bits),
         clip=clip,
         stream=stream,
@@ -59,24 +67,7 @@ def encode_on_lattice(
     )
 
 
-def _rounding(max_code: int, noise: IntegerNoise | None, reach: int, mask: int) -> Callable[[Chunk], int]:
-    """A function that encodes a chunk and returns how many of its inputs are not finite."""
-
-    def encode_chunk(chunk: Chunk) -> int:
-        # Numba takes a second to import: not before something is encoded.
-        from fl_privquant.sampling import loops
-
-        not_finite = loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)
-        if noise is not None:
-            drawn = np.empty(chunk.out.size, dtype=np.int64)
-            noise.fill(drawn, chunk.stream, chunk.second_words)
-            loops.add_noise(drawn, -reach, max_code + reach, mask, chunk.out)
-        return not_finite
-
-    return encode_chunk
-
-
-def draw_bit_sums(upper: NDArray[Any], trials: int, rare: int, stream: RandomStream) -> NDArray[np.uint8]:
+def draw_bit_sums(upper: Array, trials: int, rare: int, stream: RandomStream) -> Bits:
     """The number of ones among ``trials`` bits of each input, of which ``upper`` are from the upper row.
 
     A bit of the upper row is 0, and one of the lower row is 1, with the weight ``rare`` of 2^32, exactly. A

@@ -1,11 +1,11 @@
 """Random words that are fit for privacy: an AES-256-CTR keystream, addressable by word.
 
-A privacy proof needs randomness that the observer cannot predict. General-purpose generators are
-not that: their state can be recovered from their output. Here words are the keystream of AES-256
+A privacy proof needs randomness that the adversary cannot predict. General-purpose generators do not give
+it: their state can be recovered from their output. Here words are the keystream of AES-256
 in counter mode (NIST SP 800-38A, section 6.5), under a key that the operating system draws.
 
-Word i depends on the key and on i only. So the words of an update are the same in whatever pieces,
-and by however many threads, they are asked for.
+Word i depends on the key and on i only. So the words of an update do not depend on the pieces in which, or on
+the number of threads by which, they are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK_BYTES = 16
 _WORD_BYTES = 8
 # The counter has 128 bits, and a block holds two words.
 _MAX_WORDS = 2 << 128
-# What is encrypted to get the bare keystream; its length bounds one call of the cipher.
+# Zeros, which are encrypted to the bare keystream; their number limits one call of the cipher.
 _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
 # Words that a continuation takes at a time.
@@ -38,10 +38,10 @@ _WORDS_AT_ONCE = 32
 class RandomStream:
     """Uniform 64-bit words under one key.
 
-    A word must not serve twice: two draws from the same word are not independent, and no privacy
-    guarantee survives that. So a stream hands out its words through :meth:`reserve`, each once,
-    and refuses to be copied or pickled. Do not share one across ``os.fork``. Where others can know the key,
-    of 32 bytes, privacy is ``simulated`` only.
+    No word may be used twice: two draws from the same word are not independent, which would void every
+    privacy guarantee. So a stream hands out its words through :meth:`reserve`, each once, and refuses to be
+    copied or pickled. Do not share one across ``os.fork``. Where others can know the key, of 32 bytes,
+    privacy is ``simulated`` only.
 
     >>> stream = RandomStream.seeded(7, round=2, client=5)
     >>> stream.simulated, [hex(word) for word in stream.words(2)]
@@ -72,10 +72,10 @@ class RandomStream:
     ) -> RandomStream:
         """The stream at this address, the same every time: for simulation, never for deployment.
 
-        Different addresses give unrelated streams; whoever knows the seed knows every word.
+        Different addresses give unrelated streams; anyone who knows the seed knows every word.
         """
         numbers = [operator.index(number) for number in (seed, round, client)]
-        # The free text comes last, so that no two addresses are written alike.
+        # The free text comes last, so that different addresses are never written alike.
         address = "\0".join([_DOMAIN, *map(str, numbers), purpose])
         return cls(hashlib.sha256(address.encode()).digest(), simulated=True)
 
@@ -125,14 +125,14 @@ Randomness: TypeAlias = RandomStream | None
 class WordReader:
     """Words of a stream one after the other, for one thread.
 
-    To begin at an address costs as much as thousands of words, so that who reads on keeps the reader.
+    To begin at an address costs as much as thousands of words, so that a reader should be kept.
     """
 
     def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
         if not 0 <= first_word <= _MAX_WORDS:
             raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
         self._left = _MAX_WORDS - first_word
-        # The counter after the last word would be the first one again; nobody gets there.
+        # The counter after the last word would be the first one again, which is never reached.
         block, skipped_words = divmod(first_word % _MAX_WORDS, 2)
         counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
         self._encryptor = Cipher(algorithm, counter).encryptor()

@@ -127,7 +127,6 @@ def test_the_size_of_a_payload_is_that_of_what_is_kept() -> None:
     update = {"w": np.zeros(8000, dtype=np.float32)}
     codec = UpdateCodec(Layout.of(update), encoding(0.1, 8000))
     assert len(codec.encode(update)) == codec.num_bytes == 16 + 100
-    assert codec.bits_per_coordinate == pytest.approx(0.1)
 
 
 def test_one_and_one_point_zero_are_not_the_same() -> None:

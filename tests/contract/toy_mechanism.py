@@ -7,8 +7,8 @@ rounded to at random, as code 0 or 2, through randomized response.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -44,14 +44,12 @@ class ToySpec(Spec):
         checked_epsilon(self.epsilon)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ToyMechanism(LatticeMechanism, kind="toy"):
     """Silence with one half, else one end of [-1, 1]; ``rare`` is the weight, of 2^32, of the wrong end."""
 
-    name: str
     rare: int
     claimed_epsilon: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (1 <= self.rare < HALF // 2 and self.epsilon <= self.claimed_epsilon):
@@ -126,7 +124,7 @@ class ToyMechanism(LatticeMechanism, kind="toy"):
 def design_toy(spec: ToySpec) -> ToyMechanism:
     """The toy at ``epsilon``."""
     rare = math.ceil(HALF / (math.exp(spec.epsilon) + 1.0) * (1.0 + 1e-9))
-    return ToyMechanism("toy", rare, float(spec.epsilon), spec.parameters())
+    return ToyMechanism("toy", rare, float(spec.epsilon), parameters=spec.parameters())
 
 
 def register_toy() -> Callable[[ToySpec], Any]:

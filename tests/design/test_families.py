@@ -74,19 +74,15 @@ def test_symmetry_halves_the_program_and_not_the_optimum(levels: int) -> None:
     whole = SampleDensity(np.repeat(nodes, counts))
     assert not whole.symmetric
 
-    class Mirrored(SampleDensity):
-        @property
-        def symmetric(self) -> bool:
-            return True
-
+    mirrored_inputs = SampleDensity(whole.samples, symmetric=True)
     for power in (1, 2):
         full = design_free(values, 1.0, whole, power, knots)
-        half = design_free(values, 1.0, Mirrored(whole.samples), power, knots)
+        half = design_free(values, 1.0, mirrored_inputs, power, knots)
         assert half.objective == pytest.approx(full.objective, rel=1e-7)
         assert half.law.rows.shape[1] == levels
         mirrored = half.law.pmf(-GRID)[:, ::-1]
         assert mirrored == pytest.approx(half.law.pmf(GRID), abs=1e-9)
-    assert design_paired(values, 1.0, Mirrored(whole.samples), 1).mae(whole) == pytest.approx(
+    assert design_paired(values, 1.0, mirrored_inputs, 1).mae(whole) == pytest.approx(
         design_paired(values, 1.0, whole, 1).mae(whole), rel=1e-6
     )
 

@@ -9,26 +9,20 @@ import pytest
 
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
-from fl_privquant.design.noise_lattice import (
-    GAUSSIAN,
-    LAPLACE,
-    SKELLAM,
-    NoiseKind,
-    best_lattice,
-    certified_lattice,
-)
+from fl_privquant.design.noise_lattice import best_lattice, certified_lattice
 from fl_privquant.design.spread import RunTarget
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.skellam import SkellamMechanism
+from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from fl_privquant.statement import View
 
 LAX = RunTarget(epsilon=10.0, delta=1e-5, rounds=50, dimension=650, num_clients=1000, num_honest=1000)
-KINDS = {"gaussian": GAUSSIAN, "skellam": SKELLAM, "laplace": LAPLACE}
+KINDS = {"gaussian": DiscreteGaussian, "skellam": Skellam, "laplace": DiscreteLaplace}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_more_bits_are_never_worse(kind: NoiseKind) -> None:
+def test_more_bits_are_never_worse(kind: type[IntegerNoise]) -> None:
     errors = [best_lattice(kind, LAX, bits).error / LAX.central for bits in (6, 7, 8, 10, 24)]
     assert errors == sorted(errors, reverse=True)
     # With bits to spare only the clip and the rounding of 256 levels are left.
@@ -36,16 +30,16 @@ def test_more_bits_are_never_worse(kind: NoiseKind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_code_holds_the_lattice_and_the_noise(kind: NoiseKind) -> None:
+def test_a_code_holds_the_lattice_and_the_noise(kind: type[IntegerNoise]) -> None:
     """The exact tail of the noise beside the lattice: codes of 8 bits wrap about never."""
     lattice = best_lattice(kind, LAX, 8)
-    noise = kind.integer(lattice.variance, lattice.levels - 1).noise
+    noise = kind.of_variance(Fraction(lattice.variance))
     assert float(noise.variance) == pytest.approx(lattice.variance, rel=1e-6)
     assert noise.tail((2**8 - lattice.levels) // 2) < 1e-8
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_certified_noise_is_little_more_than_what_is_searched_with(kind: NoiseKind) -> None:
+def test_certified_noise_is_little_more_than_what_is_searched_with(kind: type[IntegerNoise]) -> None:
     target = RunTarget(epsilon=4.0, delta=1e-5, rounds=10, dimension=300, num_clients=200, num_honest=150)
     lattice = best_lattice(kind, target, 10)
     certified = certified_lattice(kind, target, lattice)
@@ -55,8 +49,8 @@ def test_certified_noise_is_little_more_than_what_is_searched_with(kind: NoiseKi
 
 def test_the_accountant_states_that_certified_noise_meets_the_target_and_hardly_less() -> None:
     target = RunTarget(epsilon=4.0, delta=1e-5, rounds=10, dimension=300, num_clients=200, num_honest=150)
-    lattice = best_lattice(SKELLAM, target, 10)
-    noise = SKELLAM.make(Fraction(certified_lattice(SKELLAM, target, lattice).variance))
+    lattice = best_lattice(Skellam, target, 10)
+    noise = Skellam.of_variance(Fraction(certified_lattice(Skellam, target, lattice).variance))
     mechanism = SkellamMechanism("skellam", noise, lattice.levels, 200, 20, 32.0, 1.0, 1e-6)
     norms = Norms(l2=math.sqrt(target.dimension) / lattice.spread)
     accountant = Accountant()
@@ -66,4 +60,4 @@ def test_the_accountant_states_that_certified_noise_meets_the_target_and_hardly_
 
 def test_too_few_bits_are_refused() -> None:
     with pytest.raises(InfeasibleDesignError, match="bits: 2 hold no lattice"):
-        best_lattice(SKELLAM, LAX, 2)
+        best_lattice(Skellam, LAX, 2)

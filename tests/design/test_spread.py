@@ -15,7 +15,7 @@ from fl_privquant.design.spread import (
     clipped_moments,
     error_at_norm_bound,
 )
-from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import AggregateSpec
 
 
 @pytest.mark.parametrize("spread", [0.7, 2.0, 3.1])
@@ -58,7 +58,7 @@ def test_the_error_of_encoded_updates_is_the_predicted_one() -> None:
     """25 clients with one update at the norm bound, clipped, encoded and averaged: bias and noise."""
     clients, dimension, rounds = 25, 20_001, 3
     spec = AggregateSpec(num_clients=clients, dimension=dimension, run_epsilon=9.0, rounds=rounds, levels=4)
-    ratio = planned_norm_ratio(spec)
+    ratio = spec.planned_norm_ratio
     mechanism = pq.design(
         "optm_aggregate",
         num_clients=clients,

@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import multinomial
 
 import fl_privquant as pq
-from fl_privquant.law.lattice import binomial_floors
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss import blanket
 from fl_privquant.loss.compose import Part, composed_epsilon
@@ -23,13 +22,7 @@ from tests.accounting.exact import hockey_stick, random_table
 def bound(table: CertifiedTable, clients: int) -> PrivacyLoss:
     low = table.weights.min(axis=0)
     share = float(low.sum()) / 2**32
-    found = histogram_loss(
-        table.weights / 2**32,
-        clients - 1,
-        share,
-        dominating_loss(table),
-        lambda count: binomial_floors(clients - 1, share, count),
-    )
+    found = histogram_loss(table.weights / 2**32, clients - 1, share, dominating_loss(table))
     assert found is not None
     return found
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.law import Law
-from fl_privquant.loss.renyi import fisher_information, renyi_of_update, renyi_per_squared_distance
+from fl_privquant.loss.renyi import fisher_information, renyi_per_squared_distance
+from fl_privquant.loss.secure_sum import UpdateBound
 
 
 def divergence(p: np.ndarray, q: np.ndarray, order: float) -> Any:
@@ -52,6 +53,11 @@ def test_it_bounds_random_laws(rows: list[list[float]], order: float) -> None:
     apart = distance > 1e-4
     found = divergence(sampled[:, None], sampled[None], order)[apart] / distance[apart]
     assert np.all(found <= bound * (1 + 1e-9) + 1e-9)
+
+
+def renyi_of_update(law: Law, order: float, distance: float, dimension: int) -> float:
+    """The bound for whole updates at that L2 distance, as update losses have it."""
+    return renyi_per_squared_distance(law, order) * UpdateBound(distance, dimension).widened ** 2
 
 
 def test_updates_cost_by_their_distance_whatever_the_dimension() -> None:

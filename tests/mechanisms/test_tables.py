@@ -113,10 +113,10 @@ def test_bad_input_to_optm(parameters: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("rqm", {}, "give the privacy loss to tune for"),
+        ("rqm", {}, "give the privacy loss of a coordinate, or margin and keep"),
         ("rqm", {"margin": -1.0, "keep": 0.5}, "margin"),
         ("rqm", {"margin": 1.0, "keep": 1.0}, "keep"),
-        ("erm", {"gamma": 0.1}, "give the privacy loss to tune for"),
+        ("erm", {"gamma": 0.1}, "give the privacy loss of a coordinate, or gamma and bins"),
         ("erm", {"epsilon": 1.0, "gamma": -1.0}, "gamma"),
         ("one_bit", {"epsilon": 1.0, "bits": 2}, "one_bit has 2"),
         ("one_bit", {"epsilon": 1e-12}, "too small"),

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from fl_privquant.accounting import SecureSum, Target
 from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import AggregateSpec
 from simulations.central import noise_of_sum
 from simulations.studies.study import Grid
 
@@ -62,7 +62,7 @@ def error_row(
             rounds=rounds,
             levels=2**bits,
         )
-        clip = l2_clip / planned_norm_ratio(spec)
+        clip = l2_clip / spec.planned_norm_ratio
     target = Target(run_epsilon, rounds, num_clients, delta)
     try:
         plan = target.plan(

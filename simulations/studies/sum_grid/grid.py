@@ -28,25 +28,24 @@ from scipy.special import ndtri
 import fl_privquant as pq
 from fl_privquant.accounting import Norms, Wish, run_statement
 from fl_privquant.design.bits import numbers_of_trials
-from fl_privquant.design.noise_lattice import (
-    GAUSSIAN,
-    LAPLACE,
-    SKELLAM,
-    best_lattice,
-    certified_lattice,
-)
+from fl_privquant.design.noise_lattice import best_lattice, certified_lattice
 from fl_privquant.design.spread import RunTarget, at_unit_gain, best_spread, error_at_norm_bound
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.optm_aggregate import AggregateSpec, planned_norm_ratio
+from fl_privquant.mechanisms.optm_aggregate import AggregateSpec
 from fl_privquant.mechanisms.pbm import binomial_bits
+from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from simulations.studies.study import Grid
 
 ROUNDS, DELTA = 50, 1e-5
 DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000), (1.0, 4.0, 10.0)
 OURS, BINOMIAL = "optm_aggregate", "pbm"
-NOISES = {"discrete_gaussian": GAUSSIAN, "skellam": SKELLAM, "discrete_laplace": LAPLACE}
+NOISES: dict[str, type[IntegerNoise]] = {
+    "discrete_gaussian": DiscreteGaussian,
+    "skellam": Skellam,
+    "discrete_laplace": DiscreteLaplace,
+}
 WIDTHS, WIDEST = (1, 2, 3), 8
 """Bits of a code before masking, in all settings; and in those of the last part."""
 
@@ -141,7 +140,7 @@ def _designed(setting: Setting, levels: int) -> tuple[Mechanism, float, float]:
         rounds=setting.rounds,
         levels=levels,
     )
-    ratio = planned_norm_ratio(spec)
+    ratio = spec.planned_norm_ratio
     mechanism = pq.design(OURS, **{**vars(spec), "norm_ratio": ratio}, cache=False)
     sizes = (setting.num_clients, setting.dimension, setting.rounds)
     wish = Wish(*sizes, setting.run_epsilon, DELTA, norms=Norms(l2=ratio))
