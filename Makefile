@@ -7,9 +7,11 @@ RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-# A worker for each core, which takes tests from the others when it has none left; libraries start no threads besides.
+# A worker more than there are cores, as some tests wait for servers; one that has no tests left takes them from
+# the others. Libraries start no threads besides.
 # Tests are rewritten when they are imported, and processes of tests import the package: Python keeps both for the next.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist worksteal
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 TWO_AT_A_TIME := hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 .PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
