@@ -76,8 +76,8 @@ WRONG = {
     ),
     "keeps the smaller ratio": ("if a * bottom > top * b:", "if a * bottom < top * b:"),
     "rounds the logarithm down": (
-        "return nearest if Decimal(nearest) >= exact else math.nextafter(nearest, math.inf)",
-        "return nearest if Decimal(nearest) <= exact else math.nextafter(nearest, 0.0)",
+        "return nearest if nearest >= exact else math.nextafter(nearest, math.inf)",
+        "return nearest if nearest <= exact else math.nextafter(nearest, 0.0)",
     ),
     "takes a common logarithm": (
         "(Decimal(numerator) / Decimal(denominator)).ln()",

@@ -127,8 +127,8 @@ WRONG = {
         "out[i] = own ^ ((own ^ alias) & is_own)",
     ),
     "the dither rounds up": (
-        "not the next one.\n        high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5",
-        "but the next one.\n        high = np.float64(np.int64(words[i] >> _HALF_WORD)) - 0.5",
+        "nearest multiple of 2^-32.\n        high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5",
+        "next multiple of 2^-32.\n        high = np.float64(np.int64(words[i] >> _HALF_WORD)) - 0.5",
     ),
     "rows of a piece exchanged": (
         "np.int32(high < position[i])",
