@@ -237,11 +237,14 @@ def _lost(difference: Difference, comparison: Comparison) -> str:
 
 
 def _interval(difference: Difference, named: bool = False) -> str:
-    """The interval in brackets; the first one of a sentence says what it is."""
+    """The interval in brackets, of a gain if that is what is told; the first one says what it is."""
     if math.isnan(difference.low):
         return " (one seed, no interval)" if named else ""
     shape = ".2f" if difference.level == 1.0 else ".1f" if difference.high - difference.low >= 0.2 else ".2g"
-    low, high = (f"{end:{shape}}".replace("-", "−") for end in (difference.low, difference.high))
+    ends = (difference.low, difference.high)
+    if difference.level == 0.0 and difference.mean < 0.0:
+        ends = (-difference.high, -difference.low)
+    low, high = (f"{end:z{shape}}".replace("-", "−") for end in ends)
     kind = f"{'simultaneous ' if difference.intervals > 1 else ''}95 % interval "
     return f" ({kind if named else ''}{low} to {high})"
 

@@ -60,7 +60,7 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
 
 def test_a_gain_is_called_one() -> None:
     first, *_ = verdict([compared({"central": [0.5, 0.6], "ours": [0.6, 0.71]})])
-    assert "ours gains 10.5 points of accuracy over a trusted server (95 % interval −16.9 to −4.1)" in first
+    assert "ours gains 10.5 points of accuracy over a trusted server (95 % interval 4.1 to 16.9)" in first
 
 
 def test_without_a_baseline_the_best_is_the_reference() -> None:
