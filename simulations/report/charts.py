@@ -111,8 +111,9 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
         return ()
     summary = study.summary
     asked = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
-    # Some mechanisms always have one bit, or 32; bits vary only where one mechanism has several.
-    swept = [group.dropna().unique() for _, group in summary.groupby("series")["bits"]]
+    # Some mechanisms always have one bit, or 32; bits vary only where one mechanism has several in a setting.
+    in_setting = summary.groupby(["series", "setting"], dropna=False)["bits"]
+    swept = [group.dropna().unique() for _, group in in_setting]
     bits = sorted({value for values in swept if len(values) > 1 for value in values})
     candidates = (
         Dimension("setting", "Setting", study.settings),

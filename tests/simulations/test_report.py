@@ -333,6 +333,18 @@ def test_what_varies_is_found(tmp_path: Path) -> None:
     assert set(pd.read_parquet(tmp_path / "rounds.parquet")["task.name"]) == {"digits", "cancer"}
 
 
+def test_bits_vary_only_within_a_setting(tmp_path: Path) -> None:
+    """A mechanism with other bits in another setting has one point in each, which is nothing to draw."""
+    cancer = {"task.name": "cancer"}
+    write_run(tmp_path, "optm", mechanism_of("optm", 1.0, 2), 1.0, 0, 2, {})
+    write_run(tmp_path, "optm", mechanism_of("optm", 1.0, 3), 1.0, 0, 2, cancer)
+    assert [each.key for each in dimensions_of(Study.load(tmp_path))] == ["setting"]
+    write_run(tmp_path, "optm", mechanism_of("optm", 1.0, 2), 1.0, 0, 2, cancer)
+    study = Study.load(tmp_path)
+    assert [each.key for each in dimensions_of(study)] == ["setting", "bits"]
+    assert "accuracy-bits" in [chart.key for chart in charts_of(study)]
+
+
 def test_secure_aggregation_is_a_series_of_its_own(tmp_path: Path) -> None:
     optm = mechanism_of("optm", 1.0, 2)
     write_run(tmp_path, "optm", optm, 1.0, 0, 2, {})
