@@ -128,7 +128,8 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
         bounds.append(Bound(quick_epsilon(parts, delta), "rdp"))
     elif delta > 0.0:
         renyi, rate = renyi_epsilon(parts, delta)
-        bounds.append(Bound(renyi, "rdp"))
+        # Moments that are known at some rates only have several minima: the search may end in a worse one.
+        bounds.append(Bound(min(renyi, quick_epsilon(parts, delta)), "rdp"))
         if renyi < math.inf and _worth_a_grid(parts, renyi):
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
     # Of nearly equal bounds, the one that also holds at delta 0 is preferred.

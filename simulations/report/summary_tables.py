@@ -120,7 +120,7 @@ class Table:
 def privacy_table(study: Study) -> Table:
     """What a run costs a client in all, what a round costs, and what is certified for one coordinate."""
     levels = _levels(study)
-    pure = not study.runs or not (study.summary[["delta", "delta_client_total"]] > 0).any(axis=None)
+    pure = not any(_largest_delta(study, frame) for _, frame in _groups(study))
     # Neither the bits nor most settings change what is private: such groups are one row.
     merged: dict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
     for group, frame in sorted(_groups(study), key=lambda item: _privacy_order(study, item)):
@@ -132,7 +132,7 @@ def privacy_table(study: Study) -> Table:
             # Clients differ in how often they took part: the largest loss is the one to state.
             **{heading: _level(study, frame, column) for column, heading in levels.items()},
             CERTIFIED: _certified(study, frame),
-            **({} if pure else {"δ of rounds and totals": _delta(frame)}),
+            **({} if pure else {"δ of rounds and totals": _delta_cell(_largest_delta(study, frame))}),
             "counted by": _method(frame),
             "coordinates": " or ".join(map(count_text, dimensions)) or "–",
             "rounds": f"{frame['round'].max():.0f}",
@@ -253,9 +253,15 @@ def _method(frame: pd.DataFrame) -> str:
     return " / ".join(sorted(methods - {"", "nan", "None", "no sums"})) or "–"
 
 
-def _delta(frame: pd.DataFrame) -> str:
-    delta = max(frame["delta_client_total"].fillna(0.0).max(), frame["delta"].max())
-    return PrivacyStatement(0.0, float(delta), Unit.TOTAL).delta_cell
+def _largest_delta(study: Study, frame: pd.DataFrame) -> float:
+    """The largest delta of some runs; that of a trusted server's guarantee is the one of its target."""
+    if (frame["mechanism"] == CENTRAL).all():
+        return max(float(study.configs[run].get("privacy.delta", 0.0)) for run in frame["run"])
+    return float(max(frame["delta_client_total"].fillna(0.0).max(), frame["delta"].max()))
+
+
+def _delta_cell(delta: float) -> str:
+    return PrivacyStatement(0.0, delta, Unit.TOTAL).delta_cell
 
 
 def _level(study: Study, frame: pd.DataFrame, column: str) -> str:

@@ -71,6 +71,15 @@ def test_printed_figures_are_rounded_up() -> None:
         PrivacyStatement(-1.0, 0.0, Unit.ROUND, "local")
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 0.076, 0.3, 1.0])
+@pytest.mark.parametrize("rounds", [1, 2, 5, 30])
+def test_counted_in_full_is_never_above_the_quick_bound(epsilon: float, rounds: int) -> None:
+    """A run prints the quick bound after every round, as what was spent at most, and ends with the other."""
+    accountant = Accountant()
+    accountant.add(Release(pq.design("optm", epsilon=epsilon, bits=2), 650, norms=Norms(l2=1.0)), rounds)
+    assert accountant.statement(DELTA).epsilon <= accountant.statement(DELTA, refine=False).epsilon
+
+
 def test_monotone_in_dimension_rounds_and_epsilon() -> None:
     mechanism = pq.design("one_bit", epsilon=0.5)
     for view in (LOCAL, View.aggregate(30)):

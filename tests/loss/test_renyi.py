@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.law import Law
+from fl_privquant.loss.norms import continuous_law_loss
 from fl_privquant.loss.renyi import fisher_information, renyi_per_squared_distance
 from fl_privquant.loss.secure_sum import UpdateBound
+from fl_privquant.mechanisms.base import TableMechanism
 
 
 def divergence(p: np.ndarray, q: np.ndarray, order: float) -> Any:
@@ -53,6 +55,28 @@ def test_it_bounds_random_laws(rows: list[list[float]], order: float) -> None:
     apart = distance > 1e-4
     found = divergence(sampled[:, None], sampled[None], order)[apart] / distance[apart]
     assert np.all(found <= bound * (1 + 1e-9) + 1e-9)
+
+
+@pytest.mark.parametrize(("name", "epsilon"), [("optm", 0.3), ("optm", 2.0), ("mvu", 1.0)])
+def test_moments_of_updates_bound_every_pair_at_rates_between_the_known_ones(
+    name: str, epsilon: float
+) -> None:
+    """They are computed at a few orders; in between they must still bound, and by less than the next order."""
+    mechanism = pq.design(name, epsilon=epsilon)
+    assert isinstance(mechanism, TableMechanism)
+    named = continuous_law_loss(mechanism.table, l2=0.5, dimension=1, num_honest=1)
+    assert named is not None
+    x = np.linspace(-1.0, 1.0, 201)
+    rows = mechanism.law.pmf(x)
+    # One coordinate, and neighbours whose updates differ by at most twice the norm.
+    near = np.abs(x[:, None] - x) <= 1.0
+    known = np.array([1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 17.0])
+    for order in np.concatenate([[1.01], known, np.sqrt(known[1:] * known[:-1]), [4.5, 8.9, 9.1]]):
+        largest = divergence(rows[:, None], rows[None], order)[near].max() * (order - 1.0)
+        moment = named.loss.log_moment(order - 1.0)
+        assert largest <= moment
+        above = known[known >= order].min() if order <= known[-1] else 33.0
+        assert moment <= (order - 1.0) / (above - 1.0) * named.loss.log_moment(above - 1.0) * (1.0 + 1e-9)
 
 
 def renyi_of_update(law: Law, order: float, distance: float, dimension: int) -> float:

@@ -424,7 +424,7 @@ def test_findings_show_errors_as_bars_and_accuracies_as_points(sweep: Path, tmp_
 
 
 def test_a_trusted_server_has_its_total_and_is_no_run_without_privacy(tmp_path: Path) -> None:
-    target = {"privacy.epsilon": 8.0, "mechanism.name": "central_gaussian"}
+    target = {"privacy.epsilon": 8.0, "privacy.delta": 2e-5, "mechanism.name": "central_gaussian"}
     write_run(tmp_path, "central_gaussian", pq.design("none"), None, 0, 2, target)
     write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=({"secagg.enabled": True},))
     for run in tmp_path.glob("none-*"):
@@ -437,6 +437,7 @@ def test_a_trusted_server_has_its_total_and_is_no_run_without_privacy(tmp_path: 
     assert study.protects["central_gaussian"]
     assert cells["central_gaussian"][LEVELS["epsilon_client_total_sum"]] == "8 (trusted server)"
     assert cells["central_gaussian"][LEVELS["epsilon_client_total"]] == "∞ (not private)"
+    assert cells["central_gaussian"]["δ of rounds and totals"] == "2e-05"
     assert "where the server itself sees every update" in table.caption
     assert list(table.headings)[1] == LEVELS["epsilon_client_total_sum"]
 

@@ -157,6 +157,9 @@ def load_app(app: Any, kind: type[_App]) -> _App:
     return app
 
 
+_frozen_by: str | None = None
+
+
 @contextlib.contextmanager
 def frozen_objects() -> Iterator[None]:
     """Exclude all objects that exist now from garbage collection, while a run lasts.
@@ -164,27 +167,21 @@ def frozen_objects() -> Iterator[None]:
     Libraries such as torch have hundreds of thousands of them, and a run of many messages would have the
     collector look at all of them again and again.
     """
-    if _frozen_by_others():
+    global _frozen_by
+    if _frozen_by is None and gc.get_freeze_count():
+        # Somebody else has frozen objects, and may count on their staying so. Python counts them one by one,
+        # so that it is asked once.
+        _frozen_by = "others"
+    if _frozen_by is not None:
         yield
         return
     gc.freeze()
+    _frozen_by = "a run"
     try:
         yield
     finally:
         gc.unfreeze()
-
-
-_frozen_before = False
-
-
-def _frozen_by_others() -> bool:
-    """Whether somebody else has frozen objects, and may count on their staying so.
-
-    Python counts these one by one, so that a process which has them is asked once.
-    """
-    global _frozen_before
-    _frozen_before = _frozen_before or gc.get_freeze_count() > 0
-    return _frozen_before
+        _frozen_by = None
 
 
 @contextlib.contextmanager
