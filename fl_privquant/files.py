@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -23,16 +24,23 @@ class LockedError(PrivQuantError):
     """Another process holds what only one may write to."""
 
 
-def replace_file(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
+def replace_file(
+    path: Path, write: Callable[[Path], Any], durable: bool = True, locked: bool = False
+) -> None:
     """Let ``write`` fill a temporary file beside ``path``, and put it in that place when it is whole.
 
     Whenever the process dies, ``path`` is what it was or what it is to be. A failure leaves no temporary
     file; a kill does, for :func:`remove_leftovers`. A ``durable`` file also survives a power failure from now
     on, which takes some milliseconds.
+
+    ``locked`` is for callers that hold a lock on the file and rely on its being durable. As nobody else
+    writes it, its temporary file always has the same name, and the next call overwrites what a kill left. A
+    file system that cannot put names on disk is an error for them; for others the file is just not durable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Writers may look at the ending of a name, and two threads may write at once.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_NEW}{path.suffix}")
+    writer = "" if locked else f".{os.getpid()}-{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}{writer}{_NEW}{path.suffix}")
     try:
         write(temporary)
         if durable:
@@ -42,7 +50,8 @@ def replace_file(path: Path, write: Callable[[Path], Any], durable: bool = True)
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        sync_names(path.parent)
+        with contextlib.nullcontext() if locked else _names_if_possible():
+            sync_names(path.parent)
 
 
 def sync_directory(directory: Path) -> None:
@@ -50,7 +59,8 @@ def sync_directory(directory: Path) -> None:
     for path in directory.iterdir():
         if path.is_file():
             _sync(path)
-    sync_names(directory)
+    with _names_if_possible():
+        sync_names(directory)
 
 
 def _sync(path: Path) -> None:
@@ -60,21 +70,26 @@ def _sync(path: Path) -> None:
 
 def sync_names(directory: Path) -> None:
     """Put the names in a directory on disk: until then, a power failure could undo a replacement."""
+    handle = os.open(directory, os.O_RDONLY)
     try:
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _names_if_possible() -> Iterator[None]:
+    """Pass over errors of file systems that cannot put the names in a directory on disk."""
+    try:
+        yield
     except OSError as error:
-        # Some file systems cannot do this for directories, and need not.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
             raise
 
 
 def remove_leftovers(path: Path) -> None:
     """Delete temporary files of killed writers of ``path``; for whoever holds its lock, and so is alone."""
-    for leftover in path.parent.glob(f".{path.name}.*{_NEW}{path.suffix}"):
+    for leftover in path.parent.glob(glob.escape(f".{path.name}.") + f"*{_NEW}{glob.escape(path.suffix)}"):
         leftover.unlink(missing_ok=True)
 
 

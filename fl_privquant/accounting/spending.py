@@ -34,7 +34,7 @@ from typing import Any, Self, TextIO
 from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import LedgerDamagedError, one_line, other_version
-from fl_privquant.files import remove_leftovers, replace_file, sync_names
+from fl_privquant.files import replace_file, sync_names
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
@@ -68,9 +68,12 @@ class _Head:
             ) from error
 
     def write(self, ledger: Path) -> None:
-        """Replace the head as a whole; it, and the names of both files, are on the disk when this returns."""
+        """Replace the head as a whole, for whoever has locked the ledger.
+
+        It, and the names of both files, are on the disk when this returns.
+        """
         text = json.dumps(asdict(self), sort_keys=True) + "\n"
-        replace_file(_head_path(ledger), lambda file: file.write_text(text))
+        replace_file(_head_path(ledger), lambda file: file.write_text(text), locked=True)
 
 
 class SpendingLedger:
@@ -229,7 +232,6 @@ class SpendingLedger:
             sync_names(folder.parent)
         with self.path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            remove_leftovers(_head_path(self.path))
             file.seek(0)
             yield file
 

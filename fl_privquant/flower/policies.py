@@ -342,8 +342,8 @@ class DoublingMechanism(Policy):
         metric: str = "loss",
     ) -> None:
         super().__init__(base)
-        self.levels = checks.whole("levels", levels, 2, most_levels, ", which is most_levels")
-        self.most_levels = most_levels
+        self.most_levels = checks.whole("most_levels", most_levels, 2)
+        self.levels = checks.whole("levels", levels, 2, self.most_levels, ", which is most_levels")
         self.window = checks.whole("window", window, 1)
         self.smoothing = checks.inside("smoothing", smoothing, "[0, 1)")
         self.metric = metric

@@ -76,6 +76,13 @@ class Mechanism(ABC):
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if kind:
+            needed = ("to_codes", "sum_bits", "decode_sum")
+            missing = [name for name in needed if getattr(cls, name) is getattr(Mechanism, name)]
+            if cls.summable and missing:
+                raise TypeError(
+                    f"{cls.__name__}: a mechanism that is summable must define {', '.join(missing)}; set "
+                    f"summable = False if its messages cannot be added up"
+                )
             cls.kind = kind
             Mechanism._kinds[kind] = cls
 
@@ -190,7 +197,7 @@ class Mechanism(ABC):
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
         """Estimates of the inputs that gave these indices; off by :attr:`bias` on average."""
 
-    # The next three methods are for summable mechanisms, which override them.
+    # The next three methods are for summable mechanisms, which must override them: see __init_subclass__.
 
     def to_codes(self, indices: Array) -> Ints:
         """The integers >= 0 to be added up, below 2^sum_bits."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import itertools
 import multiprocessing
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 import fl_privquant as pq
 from fl_privquant.accounting import Budget, Release, SpendingLedger
 from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
+from fl_privquant.files import remove_leftovers, replace_file
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger, ledger_path
 from tests.flower.test_mod import DIMENSION, ask, train
@@ -172,6 +173,7 @@ def test_a_kill_at_any_step_loses_no_release_and_locks_nobody_out(
         assert left <= len(ledger.rounds) <= left + 1
         ledger.spend(9, release)
         assert len(SpendingLedger(path).rounds) >= left + 1
+        assert {file.name for file in path.parent.iterdir()} == {"ledger.jsonl", "ledger.jsonl.head"}
         if finished:
             break
     assert left == 3
@@ -196,6 +198,21 @@ def test_a_full_disk_is_a_refusal_and_is_over_when_there_is_room(
     assert SpendingLedger(path).rounds == (0, 1, 3, 4)
 
 
+def test_a_release_does_not_read_the_whole_folder(
+    tmp_path: Path, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The ledgers of all clients of a simulation are in one folder: reading it for each release is quadratic.
+    ledger = written(tmp_path / "ledger.jsonl", release, 1)
+
+    def listing(*arguments: Any) -> Any:
+        raise AssertionError("the folder is listed")
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, listing)
+    ledger.spend(1, release)
+    assert ledger.rounds == (0, 1)
+
+
 def test_names_are_on_the_disk_too(tmp_path: Path, release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = os.fsync
@@ -209,15 +226,29 @@ def test_names_are_on_the_disk_too(tmp_path: Path, release: Release, monkeypatch
     # The new folder; the head of an empty ledger; the line; the head, which comes last.
     folder = str(tmp_path / "new")
     names = [each.replace(folder, "new").replace(str(tmp_path), ".") for each in synced]
-    # A head is written to a temporary file, whose name begins with a dot and holds the process and thread.
-    assert [re.sub(r"/\.(.*\.head)\.[0-9-]+\.new\.head$", r"/temporary \1", name) for name in names] == [
-        ".",
-        "new/temporary ledger.jsonl.head",
-        "new",
-        "new/ledger.jsonl",
-        "new/temporary ledger.jsonl.head",
-        "new",
-    ]
+    # A head is written to a temporary file.
+    temporary = "new/.ledger.jsonl.head.new.head"
+    assert names == [".", temporary, "new", "new/ledger.jsonl", temporary, "new"]
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
+def test_a_ledger_whose_name_a_power_failure_could_undo_is_refused(
+    tmp_path: Path, release: Release, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    ledger = written(tmp_path / "ledger.jsonl", release, 1)
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path:
+            raise OSError(error, os.strerror(error))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(LedgerDamagedError, match="nothing more may be released"):
+        ledger.spend(1, release)
+    # Files that no guarantee rests on are written all the same.
+    replace_file(tmp_path / "report.txt", lambda file: file.write_text("whole"))
+    assert (tmp_path / "report.txt").read_text() == "whole"
 
 
 @pytest.mark.parametrize("threads", [3, 25])
@@ -380,3 +411,12 @@ def test_the_share_of_the_nodes_own_configuration_is_kept_in_the_nodes_file(
         mod(ask(mechanism), context, train).has_content() for mod, context in zip(mods, contexts, strict=True)
     ]
     assert answers == [True, False]
+
+
+def test_leftovers_of_other_files_are_left_alone(tmp_path: Path) -> None:
+    # In a pattern, the name of the first file would stand for that of the second, which is being written.
+    own, other = (tmp_path / f".{name}.1-2.new.json" for name in ("results[1].json", "results1.json"))
+    own.touch()
+    other.touch()
+    remove_leftovers(tmp_path / "results[1].json")
+    assert list(tmp_path.iterdir()) == [other]

@@ -55,6 +55,15 @@ def test_it_is_certified(toy: Any) -> None:
         ToyMechanism("toy", toy.rare - 1000, toy.epsilon)
 
 
+def test_a_summable_mechanism_without_codes_is_no_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pq.Mechanism, "_kinds", dict(pq.Mechanism._kinds))
+    with pytest.raises(TypeError, match=r"Unfinished: .* must define to_codes, sum_bits, decode_sum; set"):
+        type("Unfinished", (pq.Mechanism,), {}, kind="unfinished")
+    assert "unfinished" not in pq.Mechanism._kinds
+    type("NotAdded", (pq.Mechanism,), {"summable": False}, kind="not added")
+    assert "not added" in pq.Mechanism._kinds
+
+
 def test_it_is_encoded_by_its_own_law(toy: Any) -> None:
     for x in (-1.0, -0.3, 0.7):
         inputs = np.full(100_000, 0.1 * x)

@@ -203,6 +203,8 @@ def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
     [
         ({"levels": 1}, "levels: 1"),
         ({"levels": 16}, "from 2 to 8, which is most_levels"),
+        ({"most_levels": math.nan}, "most_levels: nan"),
+        ({"most_levels": None}, "most_levels: None"),
         ({"window": 0}, "window"),
         ({"smoothing": 1.0}, "smoothing"),
     ],
