@@ -62,7 +62,7 @@ class Target:
     participations: Annotated[int | None, _ROUNDS] = None
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
+        checked_epsilon(self.epsilon, covers="whole run")
         checked_delta(self.delta)
         checks.check_declared(self)
 

@@ -89,7 +89,7 @@ class AggregateSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_epsilon(self.run_epsilon, _MOST_EPSILON)
+        checked_epsilon(self.run_epsilon, _MOST_EPSILON, "whole run")
         checked_delta(self.run_delta)
         honest = honest_clients(self.num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 2:

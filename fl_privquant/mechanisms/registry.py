@@ -369,13 +369,14 @@ def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
     return mechanism
 
 
-def checked_epsilon(epsilon: float, most: float = MOST_EPSILON) -> float:
-    """The privacy loss as a float, if it is one that can be designed for."""
-    value = checks.positive("epsilon", epsilon, "; typical values per coordinate are 0.5 to 8")
+def checked_epsilon(epsilon: float, most: float = MOST_EPSILON, covers: str = "coordinate") -> float:
+    """The privacy loss as a float, if it is one that can be designed for; ``covers`` is for messages."""
+    typical = f"typical values for one {covers} are 0.5 to 8"
+    value = checks.positive("epsilon", epsilon, f"; {typical}")
     if not _LEAST_EPSILON <= value <= most:
         raise InvalidSpecError(
-            f"epsilon: {value:g} is outside {_LEAST_EPSILON:g}..{most:g}; typical values per coordinate are "
-            "0.5 to 8, and for no privacy there is 'stochastic'"
+            f"epsilon: {value:g} is outside {_LEAST_EPSILON:g}..{most:g}; {typical}, and for no privacy "
+            "there is 'stochastic'"
         )
     return value
 

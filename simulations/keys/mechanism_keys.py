@@ -24,7 +24,6 @@ _SET_BY_TARGET = (
     "num_clients",
     "dimension",
     "norm_ratio",
-    "mse",
     "corrupt_fraction",
     "dropout_fraction",
 )

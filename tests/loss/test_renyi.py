@@ -61,7 +61,7 @@ def test_it_bounds_random_laws(rows: list[list[float]], order: float) -> None:
 def test_moments_of_updates_bound_every_pair_at_rates_between_the_known_ones(
     name: str, epsilon: float
 ) -> None:
-    """They are computed at a few orders; in between they must still bound, and by less than the next order."""
+    """They are computed at a few orders; in between they still bound, and by less than the next order."""
     mechanism = pq.design(name, epsilon=epsilon)
     assert isinstance(mechanism, TableMechanism)
     named = continuous_law_loss(mechanism.table, l2=0.5, dimension=1, num_honest=1)
