@@ -49,8 +49,8 @@ class Policy:
     def __init__(self, base: Encoding | Callable[[int], Encoding]) -> None:
         if not isinstance(base, Encoding) and not callable(base):
             raise InvalidSpecError(
-                f"encoding: {type(base).__name__}, expected an Encoding, a plan as Target.plan(...) makes it, "
-                "or a function of the round"
+                f"encoding: {type(base).__name__}, expected an Encoding, a plan that Target.plan made, or a "
+                "function of the round"
             )
         self.base = base
         self._inner = base if isinstance(base, Policy) else None
