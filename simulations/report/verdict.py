@@ -204,13 +204,13 @@ def _errors(comparison: Comparison, named: Sequence[str]) -> str:
 
 
 def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
-    """What a client sends in a round with each series, where that is known."""
+    """What the encoded update of a client takes in a round with each series, where that is known."""
     if KILOBYTES not in comparison.runs:
         return ""
     sizes = comparison.runs.groupby("series")[KILOBYTES].mean()
     first, *others = sorted(named, key=lambda series: sizes[series])
     texts = [f"{sizes[series]:.3g} with {series}" for series in others]
-    return f"; a client sends {joined([f'{sizes[first]:.3g} kB a round with {first}', *texts])}"
+    return f"; an encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}"
 
 
 def _single(comparison: Comparison) -> str:

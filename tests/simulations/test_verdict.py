@@ -55,7 +55,7 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
         error=[1.0, 1.0, 1.1, 1.1, 1.2, 1.2], kilobytes=comparison.runs["series"].map(sizes)
     )
     first, *_ = verdict([replace(comparison, runs=runs)])
-    assert first.endswith("; a client sends 0.8 kB a round with ours and 1.07 with noisy.")
+    assert first.endswith("; an encoded update takes 0.8 kB with ours and 1.07 with noisy.")
 
 
 def test_a_gain_is_called_one() -> None:
