@@ -38,8 +38,8 @@ class Rounds:
 
     def __init__(self, config: RunConfig, console: Console, position: str) -> None:
         self._total = config.federation.rounds
-        self._name = f"{position} {config.run_name}".strip()
         self._quiet = position == "quiet"
+        self._name = config.run_name if self._quiet else f"{position} {config.run_name}".strip()
         self._console = console
         # Terminals that cannot move the cursor, such as those of editors, get lines like a pipe.
         self._live = console.is_terminal and not console.is_dumb_terminal
@@ -66,6 +66,15 @@ class Rounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def resumes(self, finished: int) -> None:
+        """Say that an interrupted run goes on, and after which round."""
+        total = f" of {self._total}" if self._total else ""
+        self._console.print(
+            f"{self._name}: was interrupted, and goes on after round {finished}{total}",
+            soft_wrap=not self._live,
+            highlight=False,
+        )
 
     def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
         """Show a round that is done, and a quick upper bound of what a client has spent by then, if any.

@@ -154,6 +154,10 @@ class Outputs(contextlib.ExitStack):
         self.enter_context(contextlib.closing(self._tracker))
         return super().__enter__()
 
+    def resumes(self, finished: int) -> None:
+        """Say after which round a run goes on that was interrupted."""
+        self._shown.resumes(finished)
+
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
         """Write the rows so far, of which the last is new, and what a client has spent by then."""
         self._setup.policy.observe_metrics(rows[-1]["round"], rows[-1])

@@ -338,12 +338,16 @@ class Plan:
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
 
     @property
+    def drowns_in_noise(self) -> bool:
+        """Whether there is more noise than all rounds of the run together average out."""
+        return self.noise_to_signal > _LEARNS * self.target.rounds
+
+    @property
     def outlook(self) -> str:
         """What the noise means for training, in a few words."""
         if self.noise_to_signal <= _LEARNS:
             return "learns"
-        needs_rounds = self.noise_to_signal <= _LEARNS * self.target.rounds
-        return "needs averaging over rounds" if needs_rounds else "will not learn"
+        return "will not learn" if self.drowns_in_noise else "needs averaging over rounds"
 
     @property
     def verdict(self) -> str:
@@ -352,11 +356,11 @@ class Plan:
         amount = f"The noise in the mean update has {times:.3g} times the energy of an update at the L2 clip"
         if times <= _LEARNS:
             return f"{amount}: a round moves the model in the right direction."
-        if times <= _LEARNS * self.target.rounds:
+        if not self.drowns_in_noise:
             return f"{amount}: single rounds are mostly noise, which averages out over many of them."
         return (
-            f"{amount}, more than {self.target.rounds} rounds average out: it will hardly learn; take more "
-            f"clients, fewer parameters, or a larger epsilon."
+            f"{amount}, more than {self.target.rounds} rounds average out: the model will hardly learn; take "
+            f"more clients, fewer parameters, or a larger epsilon."
         )
 
     @property

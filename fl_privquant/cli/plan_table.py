@@ -90,7 +90,9 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
     name = best.encoding.mechanism.name
-    title = f"{name} for {target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates"
+    title = (
+        f"{name} for {target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates"
+    )
     print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
     say(console, f"The first: {best.verdict}")
     say(console, "Simulate it:")

@@ -40,6 +40,8 @@ class RunAccount:
         self.delta = arguments.delta
         self.sampling = sampling
         self._planned = None if arguments.plan is None else arguments.plan.target.num_clients
+        if arguments.plan is not None and arguments.plan.drowns_in_noise:
+            log(WARNING, "PrivQuant: %s", arguments.plan.verdict)
         self.ledger = FederationLedger()
         # The probability with which a client is in the present round, for whoever sees only the models.
         self._rate: float | None = None

@@ -11,7 +11,7 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, KILOBYTES, LOSS, Comparison, verdict
+from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, KILOBYTES, LOSS, Comparison, verdict
 
 _TRUSTED = "a trusted server"
 
@@ -71,6 +71,7 @@ def _tidy(study: Study) -> pd.DataFrame:
         run, config = by_name[row["run"]], study.configs[row["run"]]
         target = config.get("privacy.epsilon")
         has_bits = several_bits[row["setting"], row["series"]] and math.isfinite(row["bits"])
+        releases = max(1, row["round"]) * row["num_clients"]
         rows.append(
             {
                 "setting": row["setting"],
@@ -85,7 +86,8 @@ def _tidy(study: Study) -> pd.DataFrame:
                 ACCURACY: row["accuracy"],
                 LOSS: row["loss"],
                 ERROR: row["mean_squared_error_rounds"],
-                KILOBYTES: row["bytes_up"] / (1e3 * max(1, row["round"]) * row["num_clients"]),
+                KILOBYTES: row["bytes_up"] / releases / 1e3,
+                HANDSHAKE: row["bytes_handshake"] / releases / 1e3,
             }
         )
     return pd.DataFrame(rows)

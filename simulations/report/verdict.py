@@ -23,8 +23,9 @@ from simulations.report.statistics import student_interval
 from simulations.report.words import joined
 
 ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
-KILOBYTES = "kilobytes"
-"""Column of what a client sends in a round, without the handshake of secure aggregation."""
+KILOBYTES, HANDSHAKE = "kilobytes", "handshake kilobytes"
+"""Columns of what a client sends in a round as codes, and of what the handshake of secure aggregation takes
+besides, in both directions."""
 
 MOST_FINDINGS = 4
 """Comparisons that a verdict speaks of at most."""
@@ -210,7 +211,11 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
     sizes = comparison.runs.groupby("series")[KILOBYTES].mean()
     first, *others = sorted(named, key=lambda series: sizes[series])
     texts = [f"{sizes[series]:.3g} with {series}" for series in others]
-    return f"; an encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}"
+    keys = comparison.runs.loc[comparison.runs["series"].isin(named), HANDSHAKE].max()
+    besides = (
+        f", and the keys of secure aggregation {keys:.3g} kB besides, whatever the model" if keys else ""
+    )
+    return f"; an encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}"
 
 
 def _single(comparison: Comparison) -> str:

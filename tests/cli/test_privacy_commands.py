@@ -25,7 +25,9 @@ def run(*arguments: str) -> str:
 
 
 def test_statement_prints_all_levels() -> None:
-    out = run("statement", "--mechanism", "one_bit", "--clients", "20", "--dropout-fraction", "0", "--rounds", "30")
+    out = run(
+        "statement", "--mechanism", "one_bit", "--clients", "20", "--dropout-fraction", "0", "--rounds", "30"
+    )
     for text in (
         "coordinate release",
         "client round (650 coordinates)",

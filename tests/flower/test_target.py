@@ -158,6 +158,16 @@ def test_fewer_clients_than_planned_are_warned_of_and_stay_within_the_target(flo
     assert "the plan counts on" not in flower_log.text
 
 
+def test_a_target_under_which_nothing_is_learnt_is_warned_of(flower_log: Any) -> None:
+    PrivQuantStrategy(FedAvg(), plan(epsilon=60.0))
+    assert flower_log.text == ""
+    hopeless = plan(epsilon=0.001)
+    assert hopeless.drowns_in_noise
+    PrivQuantStrategy(FedAvg(), hopeless)
+    assert hopeless.verdict in flower_log.text
+    assert "the model will hardly learn; take more clients" in flower_log.text
+
+
 def test_as_many_as_planned_may_be_lost() -> None:
     strategy, model = run(plan(), lost=2)
     assert strategy.survivors == {1: 20, 2: 18, 3: 20}

@@ -400,6 +400,8 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Prel
     assert unfinished, "the sweep was over before it could be killed"
     done = run_cli(preloaded.python, *sweep, f"output={tmp_path}")
     assert done.returncode == 0, done.stderr
+    interrupted = re.findall(r"(\S+): was interrupted, and goes on after round (\d) of 6\n", done.stderr)
+    assert [(name, int(after) >= 1) for name, after in interrupted] == [(unfinished[0].name, True)]
     whole = run_cli(preloaded.python, *sweep, f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr
     runs = sorted(

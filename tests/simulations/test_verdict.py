@@ -13,7 +13,7 @@ from scipy import stats
 
 from simulations.report.compared import comparisons_of, verdict_of
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, LOSS, MOST_FINDINGS, Comparison, verdict
+from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, LOSS, MOST_FINDINGS, Comparison, verdict
 from tests.simulations.synthetic import write_study
 
 BUDGET = "At ε = 8, δ = 1e-05 for a client's whole run"
@@ -52,10 +52,15 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
     comparison = compared({"central": [0.90, 0.80], "ours": [0.89, 0.79], "noisy": [0.88, 0.78]})
     sizes = {"central": 2.6, "ours": 0.8, "noisy": 1.07}
     runs = comparison.runs.assign(
-        error=[1.0, 1.0, 1.1, 1.1, 1.2, 1.2], kilobytes=comparison.runs["series"].map(sizes)
+        error=[1.0, 1.0, 1.1, 1.1, 1.2, 1.2],
+        kilobytes=comparison.runs["series"].map(sizes),
+        **{HANDSHAKE: 0.0},
     )
     first, *_ = verdict([replace(comparison, runs=runs)])
     assert first.endswith("; an encoded update takes 0.8 kB with ours and 1.07 with noisy.")
+    masked = replace(comparison, runs=runs.assign(**{HANDSHAKE: 3.14}))
+    besides = ", and the keys of secure aggregation 3.14 kB besides, whatever the model."
+    assert verdict([masked])[0] == first.removesuffix(".") + besides
 
 
 def test_a_gain_is_called_one() -> None:
