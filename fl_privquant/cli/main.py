@@ -191,6 +191,8 @@ def plan_command(
     chosen_by = _chosen_by(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
+    if not local:
+        summed.view(clients)  # refuses fractions that leave no honest client
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
