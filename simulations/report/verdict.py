@@ -183,7 +183,28 @@ def _finding(comparison: Comparison) -> str:
         for difference in named[1:]
     ]
     errors = _errors(comparison, [difference.series for difference in named])
-    return f"{comparison.budget}, {opening}{joined([first, *short])}{between}{errors}."
+    return f"{comparison.budget}, {opening}{joined([first, *short])}{between}{errors}.{_chance(comparison)}"
+
+
+def _by_error(comparison: Comparison) -> list[Difference]:
+    """By which factors the errors of mean updates exceed the baseline's; none where that is not known."""
+    if comparison.reference != comparison.baseline or ERROR not in comparison.runs:
+        return []
+    by_error = replace(comparison, measure=ERROR)
+    return by_error.differences() if by_error.reference == comparison.baseline else []
+
+
+def _chance(comparison: Comparison) -> str:
+    """A sentence about series that seem better than the baseline although their mean updates err no less."""
+    erring = {factor.series for factor in _by_error(comparison) if factor.mean >= 1.0}
+    gains = [other for other in comparison.differences() if other.mean < 0.0 and not other.is_open]
+    if not (lucky := [other.series for other in gains if other.series in erring]):
+        return ""
+    whose = "its" if len(lucky) == 1 else "their"
+    return (
+        f" What {joined(lucky)} gained over {comparison.baseline_words} is chance, as {whose} mean updates "
+        f"err no less."
+    )
 
 
 def _errors(comparison: Comparison, named: Sequence[str]) -> str:
@@ -192,16 +213,13 @@ def _errors(comparison: Comparison, named: Sequence[str]) -> str:
     A final accuracy is one number a run, and varies with the last noise; the error of the mean update is
     averaged over all coordinates and rounds, so that few seeds tell smaller differences apart.
     """
-    if comparison.reference != comparison.baseline or ERROR not in comparison.runs:
-        return ""
-    by_error = replace(comparison, measure=ERROR)
-    factors = [factor for factor in by_error.differences() if factor.series in named]
-    if by_error.reference != comparison.baseline or not factors:
+    factors = [factor for factor in _by_error(comparison) if factor.series in named]
+    if not factors:
         return ""
     texts = [f"{factor.mean:.2f} times with {factor.series}{_interval(factor)}" for factor in factors[1:]]
     first = f"{factors[0].mean:.2f} times that of {comparison.baseline_words} with {factors[0].series}"
     texts = [f"{first}{_interval(factors[0])}", *texts]
-    return f"; the squared error of the mean update is {joined(texts)}{_sizes(comparison, named)}"
+    return f". The squared error of the mean update is {joined(texts)}{_sizes(comparison, named)}"
 
 
 def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
@@ -215,7 +233,7 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
     besides = (
         f", and the keys of secure aggregation {keys:.3g} kB besides, whatever the model" if keys else ""
     )
-    return f"; an encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}"
+    return f". An encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}"
 
 
 def _single(comparison: Comparison) -> str:

@@ -57,10 +57,20 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
         **{HANDSHAKE: 0.0},
     )
     first, *_ = verdict([replace(comparison, runs=runs)])
-    assert first.endswith("; an encoded update takes 0.8 kB with ours and 1.07 with noisy.")
+    assert first.endswith(". An encoded update takes 0.8 kB with ours and 1.07 with noisy.")
     masked = replace(comparison, runs=runs.assign(**{HANDSHAKE: 3.14}))
     besides = ", and the keys of secure aggregation 3.14 kB besides, whatever the model."
     assert verdict([masked])[0] == first.removesuffix(".") + besides
+
+
+@pytest.mark.parametrize(("error", "chance"), [(1.1, True), (0.9, False)])
+def test_a_gain_without_a_smaller_error_is_called_chance(error: float, chance: bool) -> None:
+    comparison = compared({"central": [0.5, 0.6, 0.55], "ours": [0.6, 0.705, 0.653]})
+    runs = comparison.runs.assign(error=[1.0, 1.0, 1.0, error, error * 1.01, error * 0.99])
+    first, *_ = verdict([replace(comparison, runs=runs)])
+    words = " What ours gained over a trusted server is chance, as its mean updates err no less."
+    assert first.endswith(words) == chance
+    assert "ours gains 10.3 points" in first
 
 
 def test_a_gain_is_called_one() -> None:
@@ -94,7 +104,7 @@ def test_errors_stand_beside_accuracies_that_cannot_be_told_apart() -> None:
     first, last = verdict([both])
     assert first.startswith(verdict([accuracies])[0].removesuffix("."))
     assert first.endswith(
-        "; the squared error of the mean update is 1.10 times that of a trusted server with ours "
+        ". The squared error of the mean update is 1.10 times that of a trusted server with ours "
         "(1.10 to 1.10) and 3.00 times with poor (3.00 to 3.00)."
     )
     assert last == verdict([accuracies])[1]
