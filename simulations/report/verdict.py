@@ -147,9 +147,9 @@ class Comparison:
 
 
 def verdict(comparisons: Sequence[Comparison]) -> list[str]:
-    """The findings of a study: one sentence for each comparison, then what its seeds cannot tell apart."""
+    """The findings of each comparison of a study, and then what its seeds cannot tell apart."""
     told = [comparison for comparison in comparisons if comparison.reference is not None]
-    sentences = [_finding(comparison) for comparison in told[:MOST_FINDINGS]]
+    sentences = [finding for comparison in told[:MOST_FINDINGS] for finding in _findings(comparison)]
     if len(told) > MOST_FINDINGS:
         sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
     if told:
@@ -160,10 +160,11 @@ def verdict(comparisons: Sequence[Comparison]) -> list[str]:
     return sentences
 
 
-def _finding(comparison: Comparison) -> str:
+def _findings(comparison: Comparison) -> list[str]:
+    """What is compared, and then errors and sizes of updates where a trusted server is the baseline."""
     differences = comparison.differences()
     if not differences:
-        return _single(comparison)
+        return [_single(comparison)]
     named = differences if len(differences) <= _MOST_NAMED else [*differences[:2], differences[-1]]
     left_out = len(differences) - len(named)
     between = f", with {left_out} {'other' if left_out == 1 else 'others'} in between" if left_out else ""
@@ -171,7 +172,7 @@ def _finding(comparison: Comparison) -> str:
         opening = f"{comparison.reference} has the least squared error of the mean update; "
         short = [f"that of {other.series} {other.mean:.2f} times{_interval(other)}" for other in named[1:]]
         first = f"that of {named[0].series} is {named[0].mean:.2f} times as large{_interval(named[0], True)}"
-        return f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
+        return [f"{comparison.budget}, {opening}{joined([first, *short])}{between}."]
     opening, other = "", comparison.baseline_words
     if comparison.reference != comparison.baseline:
         word = "highest accuracy" if comparison.measure == ACCURACY else "lowest loss"
@@ -182,8 +183,8 @@ def _finding(comparison: Comparison) -> str:
         f"{difference.series} {_lost(difference, comparison)}{_interval(difference)}"
         for difference in named[1:]
     ]
-    errors = _errors(comparison, [difference.series for difference in named])
-    return f"{comparison.budget}, {opening}{joined([first, *short])}{between}{errors}.{_chance(comparison)}"
+    finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}.{_chance(comparison)}"
+    return [finding, *_errors(comparison, [difference.series for difference in named])]
 
 
 def _by_error(comparison: Comparison) -> list[Difference]:
@@ -207,7 +208,7 @@ def _chance(comparison: Comparison) -> str:
     )
 
 
-def _errors(comparison: Comparison, named: Sequence[str]) -> str:
+def _errors(comparison: Comparison, named: Sequence[str]) -> list[str]:
     """Whose mean updates err how much more than those of the baseline.
 
     A final accuracy is one number a run, and varies with the last noise; the error of the mean update is
@@ -215,11 +216,11 @@ def _errors(comparison: Comparison, named: Sequence[str]) -> str:
     """
     factors = [factor for factor in _by_error(comparison) if factor.series in named]
     if not factors:
-        return ""
+        return []
     texts = [f"{factor.mean:.2f} times with {factor.series}{_interval(factor)}" for factor in factors[1:]]
     first = f"{factors[0].mean:.2f} times that of {comparison.baseline_words} with {factors[0].series}"
     texts = [f"{first}{_interval(factors[0])}", *texts]
-    return f". The squared error of the mean update is {joined(texts)}{_sizes(comparison, named)}"
+    return [f"The squared error of the mean update is {joined(texts)}.{_sizes(comparison, named)}"]
 
 
 def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
@@ -231,9 +232,9 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
     texts = [f"{sizes[series]:.3g} with {series}" for series in others]
     keys = comparison.runs.loc[comparison.runs["series"].isin(named), HANDSHAKE].max()
     besides = (
-        f", and the keys of secure aggregation {keys:.3g} kB besides, whatever the model" if keys else ""
+        f", and the keys of secure aggregation take {keys:.3g} kB besides, whatever the model" if keys else ""
     )
-    return f". An encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}"
+    return f" An encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}."
 
 
 def _single(comparison: Comparison) -> str:

@@ -56,11 +56,11 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
         kilobytes=comparison.runs["series"].map(sizes),
         **{HANDSHAKE: 0.0},
     )
-    first, *_ = verdict([replace(comparison, runs=runs)])
-    assert first.endswith(". An encoded update takes 0.8 kB with ours and 1.07 with noisy.")
+    _, second, _ = verdict([replace(comparison, runs=runs)])
+    assert second.endswith(". An encoded update takes 0.8 kB with ours and 1.07 with noisy.")
     masked = replace(comparison, runs=runs.assign(**{HANDSHAKE: 3.14}))
-    besides = ", and the keys of secure aggregation 3.14 kB besides, whatever the model."
-    assert verdict([masked])[0] == first.removesuffix(".") + besides
+    besides = ", and the keys of secure aggregation take 3.14 kB besides, whatever the model."
+    assert verdict([masked])[1] == second.removesuffix(".") + besides
 
 
 @pytest.mark.parametrize(("error", "chance"), [(1.1, True), (0.9, False)])
@@ -101,16 +101,17 @@ def test_errors_stand_beside_accuracies_that_cannot_be_told_apart() -> None:
     errors = {"central": [1.0, 2.0], "ours": [1.1, 2.2], "poor": [3.0, 6.0]}
     column = [value for values in errors.values() for value in values]
     both = Comparison(BUDGET, ACCURACY, accuracies.runs.assign(error=column), "central", "a trusted server")
-    first, last = verdict([both])
-    assert first.startswith(verdict([accuracies])[0].removesuffix("."))
-    assert first.endswith(
-        ". The squared error of the mean update is 1.10 times that of a trusted server with ours "
+    first, second, last = verdict([both])
+    assert first == verdict([accuracies])[0]
+    assert second == (
+        "The squared error of the mean update is 1.10 times that of a trusted server with ours "
         "(1.10 to 1.10) and 3.00 times with poor (3.00 to 3.00)."
     )
     assert last == verdict([accuracies])[1]
     # Without noise there is no factor over the baseline's error, and nothing is said of it.
     exact = accuracies.runs.assign(error=[0.0, 0.0, *column[2:]])
-    assert "error" not in verdict([Comparison(BUDGET, ACCURACY, exact, "central", "a trusted server")])[0]
+    silent = Comparison(BUDGET, ACCURACY, exact, "central", "a trusted server")
+    assert "error" not in " ".join(verdict([silent]))
 
 
 def test_many_series_are_not_all_named() -> None:
