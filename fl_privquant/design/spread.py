@@ -175,12 +175,11 @@ def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, f
 def error_of_kept(own: float, spread: float, kept: int, dimension: int, norm_share: float) -> float:
     """Error at unit gain of a coordinate of the mean update, where clients send a random part of coordinates.
 
-    The k = ``kept`` of d = ``dimension`` coordinates that are sent are scaled by d / k; all others are taken
-    as
-    0. Both clips shrink the part that is sent, and the error is that of the result divided by both gains. It
-    is in units of the variance of a coordinate. ``own`` is the error of a coordinate that is sent, by
-    :func:`error_of_mean`, ``spread`` its clip in standard deviations, and ``norm_share`` the L2 clip of the
-    part that is sent, divided by its usual norm.
+    The k = ``kept`` of d = ``dimension`` coordinates that are sent are scaled by d / k; zeros take the place
+    of all others. Both clips shrink the part that is sent, and the error is that of the result divided by
+    both gains. It is in units of the variance of a coordinate. ``own`` is the error of a coordinate that is
+    sent, by :func:`error_of_mean`, ``spread`` its clip in standard deviations, and ``norm_share`` the L2 clip
+    of the part that is sent, divided by its usual norm.
 
     >>> error_of_kept(7.0, 3.0, 50, 50, 1.0), round(error_of_kept(7.0, 3.0, 5000, 10_000, 1.0), 2)
     (7.0, 15.08)

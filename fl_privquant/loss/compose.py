@@ -237,10 +237,10 @@ def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
     tau * exp(K - r epsilon).
 
     *Rounding.* Let u be the rounding unit and N the size of the grid. The transform F_i of t_i has an error
-    of at most e_i = 8 u log2(N) ||t_i|| sqrt(N) at each frequency, and so |product of (F_i + error)^count_i
-    - product of F_i^count_i| is at most (product of (|F_i| + e_i)^count_i) * sum of count_i e_i / (|F_i| +
-    e_i). The mean of this over frequencies bounds the error of every T(x). Together with the error of the
-    inverse transform it is added to every T(x).
+    of at most e_i = 8 u log2(N) ||t_i|| sqrt(N) at each frequency. So the difference of the products of
+    (F_i + error)^count_i and of F_i^count_i is at most (product of (|F_i| + e_i)^count_i) * sum of count_i
+    e_i / (|F_i| + e_i). The mean of this over frequencies bounds the error of every T(x). Together with the
+    error of the inverse transform it is added to every T(x).
     """
     losses = [(part.loss, part.count) for part in parts if isinstance(part.loss, PrivacyLoss)]
     left = delta - math.fsum(count * loss.infinity for loss, count in losses)

@@ -51,12 +51,13 @@ hockey-stick divergence H_e.
 
        H_e(x, x') <= H_e(normal pair at m = D a) + D (1 + e) b / 8.
 
-   Here e is at most 3 if W <= 1 / 2, as D w <= 1; for larger e, beyond W, the left side only falls. If
-   2 a <= 1 the normal pair has H_e <= 0.39, so the right side is at most (1 - b D) H_e(normal) + b D. That is
-   the divergence of a pair that reveals everything with probability b D, and else is the normal one. Both
-   orders of x and x' are covered, so this holds for e < 1 too. Dominating pairs compose (Zhu, Dong, Wang
-   2022, Theorem 10): squared separations of normal ones add up, and the sum of the D_i of all coordinates
-   is at most sqrt(d) times the L2 distance.
+   For w <= W <= 1 / 2, e is at most 3, as D w <= 1, and the last term is at most D b / 2. Beyond W the left
+   side only falls, so it stays at most D b / 2, its bound at W. If 2 a <= 1 the normal pair has H_e <= 0.39,
+   so the left side is at most (1 - b D) H_e(normal) + b D for all e >= 1. That is the divergence of a pair
+   that reveals everything with probability b D, and else is the normal one. Both orders of x and x' are
+   covered, so this holds for e < 1 too. Dominating pairs compose (Zhu, Dong, Wang 2022, Theorem 10): squared
+   separations of normal ones add up, and the sum of the D_i of all coordinates is at most sqrt(d) times the
+   L2 distance.
 6. *Rényi.* Now let z be the row at x', and h = D g*Q / z*Q. The moment of order k is 1 + sum of z*Q f(h),
    f(h) = (1 + h)^k - 1 - k h, with 0 for 1 + h where that is negative; it is again convex in (g, z). For
    k >= 3 each z*Q f(h) / D^2 is convex in D, as it is the integral of
