@@ -161,9 +161,9 @@ class FederationLedger:
 
     def participation(self, node: int) -> tuple[int, int | None]:
         """In how many rounds a node was asked, at most, and the last of them, at the latest."""
-        known = node in self._histories or node in self._met
-        count = sum(number for _, number in self._histories.get(node, ())) if known else self._before_rounds
-        last = self._last_rounds.get(node) if known else self._last_rounds.get(_ANYBODY)
+        named = node in self._histories or node in self._met
+        count = sum(number for _, number in self._histories.get(node, ())) if named else self._before_rounds
+        last = self._last_rounds.get(node) if named else self._last_rounds.get(_ANYBODY)
         if node in self._open_nodes:
             return count + 1, self._asked[-1][0]
         return count, last

@@ -196,11 +196,11 @@ def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
     high = min(first.start + first.pmf.size, second.start + second.pmf.size)
     p = first.pmf[low - first.start : high - first.start]
     q = second.pmf[low - second.start : high - second.start]
-    there = (p > 0.0) & (q > 0.0)
-    q = q[there]
+    positive = (p > 0.0) & (q > 0.0)
+    q = q[positive]
     tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
     with np.errstate(over="ignore", divide="ignore"):
-        excess = float((q * _power_excess(p[there] / q - 1.0, order)).sum()) + tails
+        excess = float((q * _power_excess(p[positive] / q - 1.0, order)).sum()) + tails
     return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
 
 

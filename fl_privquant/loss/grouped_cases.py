@@ -202,24 +202,24 @@ class OtherClients:
         cases = sorted({round(share * (self._end - 1)) for share in np.linspace(0.0, 1.0, _PROBED)})
         separations = [self._bound(case, 1) for case in cases]
         exact = largest = max(separations)
-        first, looked_at, dearer = 0, 0, 1.0
+        first, looked_at, cost_factor = 0, 0, 1.0
         while first < self._end and math.isfinite(largest):
-            usual = float(np.interp(first, cases, separations))
+            expected = float(np.interp(first, cases, separations))
             size = self._end - first
             while True:
                 allowed = exact * (1.0 + self._tolerance(looked_at))
-                excess = allowed / usual - 1.0 if usual > 0.0 else 1.0
-                size = self._affordable(excess / dearer, size)
+                excess = allowed / expected - 1.0 if expected > 0.0 else 1.0
+                size = self._affordable(excess / cost_factor, size)
                 bound = self._bound(first, size)
                 looked_at += 1
                 if size == 1:
                     exact = max(exact, bound)
                     break
-                cost = (bound / usual - 1.0) / self._lost_share(size) if usual > 0.0 else 0.0
+                cost = (bound / expected - 1.0) / self._lost_share(size) if expected > 0.0 else 0.0
                 if bound <= allowed:
-                    dearer = max(_GUESS_ROOM * cost, 0.5 * dearer)
+                    cost_factor = max(_GUESS_ROOM * cost, 0.5 * cost_factor)
                     break
-                dearer = max(_GUESS_ROOM * cost, dearer)
+                cost_factor = max(_GUESS_ROOM * cost, cost_factor)
                 size = (3 * size + 3) // 4
             largest = max(largest, bound)
             first += size

@@ -141,17 +141,17 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     p = law.pmf(x_ends).reshape(len(boxes), 2, 1, -1)
     q = law.pmf(y_ends).reshape(len(boxes), 1, 2, -1)
     slopes = slopes_of(law)
-    own = [slopes[_piece(law, boxes[:, at : at + 2])][:, None, None, :] for at in (0, 2)]
+    piece_slopes = [slopes[_piece(law, boxes[:, at : at + 2])][:, None, None, :] for at in (0, 2)]
     steps = np.broadcast_to((x_ends - y_ends)[..., None], (len(boxes), 2, 2, 1))
     apart = np.abs(steps) > _MEETING
-    chords = np.divide(p - q, steps, out=np.broadcast_to(own[0], (p - q).shape).copy(), where=apart)
+    chords = np.divide(p - q, steps, out=np.broadcast_to(piece_slopes[0], (p - q).shape).copy(), where=apart)
     gaps = np.maximum(np.maximum(boxes[:, 0] - boxes[:, 3], boxes[:, 2] - boxes[:, 1]), 0.0)
     meeting = gaps <= _MEETING
     # Where a rate overflows, its product with 0 is not used.
     with np.errstate(over="ignore", invalid="ignore"):
         weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
         # Between two adjacent pieces a chord is the same mixture of their slopes for every output.
-        beside = np.maximum(*((weights * slopes[:, 0, 0] ** 2).sum(axis=1) for slopes in own))
+        beside = np.maximum(*((weights * slopes[:, 0, 0] ** 2).sum(axis=1) for slopes in piece_slopes))
         rate = np.where(meeting, beside, (weights * (chords**2).max(axis=(1, 2))).sum(axis=1))
         squares = np.where(meeting, 0.0, gaps**2)
         bound = np.divide(np.log1p(rate * squares), squares, out=rate.copy(), where=squares > 0.0)

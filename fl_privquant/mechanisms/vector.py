@@ -128,16 +128,18 @@ class VectorMechanism(Mechanism):
 
     @property
     def _errors(self) -> str:
-        return f"mse {self.mse():.5g} a coordinate"
+        return f"mse {self.mse():.5g} per coordinate"
 
     @classmethod
     def of(cls, spec: VectorSpec) -> Self:
         """The certified mechanism that meets the spec; it has the name of its class's kind."""
-        given = spec.parameters()
-        epsilon = given.get("epsilon", math.inf)
-        own = {field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given}
-        fields = cls._chosen(epsilon, spec.dimension, spec.repeats) | own
-        return cls(name=cls.kind, claimed_epsilon=epsilon, parameters=given, **fields)
+        parameters = spec.parameters()
+        epsilon = parameters.get("epsilon", math.inf)
+        names = [field.name for field in dataclasses.fields(cls) if field.name in parameters]
+        fields = cls._chosen(epsilon, spec.dimension, spec.repeats) | {
+            name: parameters[name] for name in names
+        }
+        return cls(name=cls.kind, claimed_epsilon=epsilon, parameters=parameters, **fields)
 
     @classmethod
     def _chosen(cls, epsilon: float, dimension: int, repeats: int | None) -> dict[str, Any]:
