@@ -101,7 +101,7 @@ def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: Releas
         shutil.copy(head(tmp_path / "other"), head(path))
     else:
         head(path).write_text({"garbage": "{]", "empty": "", "list": "[1, 2]"}[damage])
-    with pytest.raises(LedgerDamagedError, match=r"nothing more may be; restore .* accept"):
+    with pytest.raises(LedgerDamagedError, match=r"nothing more may be spent; restore .* accept"):
         SpendingLedger(path)
 
 
@@ -116,7 +116,7 @@ def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: Re
         shutil.copy(tmp_path / f"backup-{each.name}", each)
     assert len(SpendingLedger(path).rounds) == 2
     # But a process that has seen more does not believe it.
-    with pytest.raises(LedgerDamagedError, match="what was in it is gone"):
+    with pytest.raises(LedgerDamagedError, match="its earlier content is gone"):
         ledger.spend(4, release)
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_is_a_refusal_and_is_over_when_there_is_room(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LedgerDamagedError, match=r"No space left.*nothing more may be released; look at"):
+    with pytest.raises(LedgerDamagedError, match=r"No space left.*nothing more may be released; check"):
         ledger.spend(3, release)
     monkeypatch.setattr(os, "fsync", real)
     ledger.spend(4, release)

@@ -228,7 +228,7 @@ def pq_config() -> Any:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_clients": 2}, "leave no honest one"),
+        ({"num_clients": 2}, "leave no honest client"),
         ({"num_clients": 0}, "num_clients"),
         ({"num_clients": 2.5}, "num_clients"),
         ({"l2_clip": 0.0}, "l2_clip"),
