@@ -147,7 +147,7 @@ def test_a_bound_ends_the_run_before_it_is_exceeded():
     asked, strategy = Asked(), strategy_of(pq.FixedSampling(8, participations=2, seed=1))
     result = run(strategy, asked, num_rounds=9).result
     assert isinstance(result, StoppedResult)
-    assert "fewer than 2 rounds, a round needs 8" in result.reason
+    assert "fewer than 2 rounds, but a round needs 8" in result.reason
     assert max(asked.rounds.values()) == 2
 
 
@@ -202,8 +202,8 @@ class Forgets(PrivQuantStrategy):
     ("limits", "most", "reason"),
     [
         ({}, 4, None),
-        ({"max_participations": 2}, 2, "takes part in 2 at most"),
-        ({"rounds_apart": 3}, 2, "takes part in one of 3 rounds at most"),
+        ({"max_participations": 2}, 2, "takes part in at most 2"),
+        ({"rounds_apart": 3}, 2, "takes part in at most one of 3 rounds in a row"),
     ],
 )
 def test_a_client_holds_a_lying_server_to_its_share(limits, most, reason, caplog):
@@ -227,7 +227,7 @@ def test_the_nodes_own_configuration_tightens_the_share():
 
 
 def test_draws_that_are_known_are_refused_where_privacy_is_real():
-    with pytest.raises(InvalidSpecError, match="seed 1 tells whoever knows it who is asked"):
+    with pytest.raises(InvalidSpecError, match="whoever knows the seed 1 knows who is asked"):
         PrivQuantStrategy(fedavg(), mechanism=MECHANISM, clip=CLIP, sampling=pq.FixedSampling(3, seed=1))
     with pytest.raises(InvalidSpecError, match="min_clients: missing"):
         PrivQuantStrategy(
