@@ -64,7 +64,8 @@ class ServerRound:
     rejected
         Why messages were refused, by sender.
     graph_parameters
-        Neighbours and threshold: of the round once rosters are out, before as if all invited clients came.
+        Neighbours and threshold: those of the round once rosters are out; before that, those that it has if
+        all invited clients take part.
     culprits
         Clients whose dealt shares do not open, which counts as breaking the protocol: leave them out of later
         rounds.
@@ -129,10 +130,11 @@ class ServerRound:
         return self._invitation
 
     def receive(self, sender: int, data: Octets) -> bool:
-        """Take a client's message of the present stage; ``sender`` is who the transport says it is.
+        """Take a client's message of the present stage; ``sender`` is the client that the transport names.
 
-        False for one that is sent twice or by somebody who was not asked, and for one that is malformed, of
-        another stage or not the sender's own: then :attr:`rejected` says why.
+        False if the message is not taken: because it was sent before, or by somebody who was not asked; or
+        because it is malformed, of another stage or not the sender's own, for which :attr:`rejected` says
+        why.
         """
         if self._stage is ServerStage.ENDED:
             return False
@@ -149,7 +151,7 @@ class ServerRound:
         return True
 
     def _awaited(self) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
-        """The messages of the present stage: their class, who sends one, who has, and what takes it."""
+        """The messages of the present stage: class, who sends one, who has sent one, and what takes them."""
         dealt = self._dealt
         if self._stage is ServerStage.ADVERTISE:
             return messages.KeyAdvertisement, self._invited, self._entries, self._take_key
@@ -317,7 +319,7 @@ class ServerRound:
 
     def _take_confirmation(self, message: messages.Confirmation) -> None:
         if message.agreement != self._agreement:
-            raise InvalidUpdateError("Confirmation: of something else than this client was shown")
+            raise InvalidUpdateError("Confirmation: not of what this client was shown")
         self._confirmations[message.client_id] = message
 
     def unmask_requests(self) -> dict[int, bytes]:
@@ -455,7 +457,7 @@ class ServerRound:
         repeated = [client for client, entry in self._entries.items() if owners[entry.public_key] > 1]
         for client in repeated:
             del self._entries[client]
-            self.rejected[client] = "its public key stands twice"
+            self.rejected[client] = "another client sent the same public key"
 
     def _close(self, stage: ServerStage) -> None:
         if self._stage is not stage:
