@@ -18,7 +18,7 @@ from simulations.keys.encodings import renamed_key
 
 
 def build(kind: type, values: Mapping[str, Any], path: str = "") -> Any:
-    """The dataclass with these values; ``path`` is what its keys begin with in refusals."""
+    """The dataclass with these values; ``path`` is what its keys begin with in error messages."""
     hints = typing.get_type_hints(kind)
     known = {declared.name for declared in dataclasses.fields(kind)}
     for key in values:

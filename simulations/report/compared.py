@@ -26,7 +26,7 @@ def comparisons_of(study: Study) -> list[Comparison]:
 
     Runs with a budget for the whole run are compared by accuracy with a trusted server; runs at an epsilon
     for one coordinate and one release by the error of the mean update. Runs without privacy are compared with
-    each other where a setting has no others.
+    each other if a setting has no private runs.
     """
     if not study.runs:
         return []

@@ -1,6 +1,6 @@
-"""How a mechanism looks on every medium: its colour by day and by night, and its marker.
+"""How a mechanism looks everywhere: its colour on light and on dark backgrounds, and its marker.
 
-Markers repeat what colours say, for print and for eyes that see some colours alike.
+Markers repeat what colours say, for print and for colour-blind readers.
 """
 
 from __future__ import annotations

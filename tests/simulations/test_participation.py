@@ -106,7 +106,7 @@ def test_fewer_clients_than_users_and_more(plays: Path) -> None:
         (["federation.num_clients=null"], "null stands for all users of the data, but partition is iid"),
         (
             ["federation.num_clients=null", "partition=natural"],
-            "data 'digits' do not say whose an example is",
+            "data 'digits' do not say which user an example belongs to",
         ),
         (["federation.num_clients=null", "partition=natural", "task=mean"], "has no num_users"),
         (["sampling=cohorts", "federation.fraction=0.5"], "cohorts are as large as they can be"),

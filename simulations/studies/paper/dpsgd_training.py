@@ -7,9 +7,9 @@ coordinate of g is clipped and quantized; the gradient by W is then made of the 
 The epsilon is that of one coordinate of g. Features are not protected: q(g) x is a multiple of x.
 
 **whole**. The whole gradient of an example, (g x, g), is clipped and quantized coordinate by coordinate, and
-nothing else of the example is used. An example is seen once in an epoch, so that its one release is all
-that it ever costs, and composition over its coordinates says how much. Somebody who holds one example is a
-client of a federation that sends one update.
+nothing else of the example is used. An example is seen once in an epoch, so its cost is that of one release,
+which composition over its coordinates gives. (Somebody who holds one example is like a client of a federation
+that sends one update.)
 
 Gradients are those of the mean loss over a batch, as in the code that the paper links to
 (github.com/osu-srml/DP_Linprog): g = (softmax(z) - onehot(y)) / batch size, before the clip. Accuracy is the
