@@ -170,7 +170,8 @@ class EncodingConfig(Keys):
 
     Keys that are null have these defaults: without a target the clip is 0.05, and there is no L2 clip and no
     rotation; with a target (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the
-    clip is three standard deviations of a rotated coordinate.
+    plan chooses the clip: in sums the one with the least error for the mechanism, in the local view three
+    standard deviations of a rotated coordinate.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def error_row(
 ) -> dict[str, Any] | None:
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
 
-    The clip of ours is chosen by its design, that of the others is three standard deviations of a coordinate.
+    The clip of ours is chosen by its design, that of the others by the plan, each for the least error.
     """
     # In units of the standard deviation of a coordinate, the L2 clip is the root of the dimension.
     l2_clip = math.sqrt(dimension)
