@@ -131,8 +131,8 @@ def _check_key(config: DictConfig, key: str, groups: list[str]) -> None:
     path = ""
     for part in key.split("."):
         if not OmegaConf.is_dict(node) or part not in node:
-            known = [str(key) for key in node] if OmegaConf.is_dict(node) else []
-            known += groups if not path else []
-            raise InvalidSpecError(f"{path}{part}: unknown key{checks.nearest(part, known)}")
+            valid = [str(key) for key in node] if OmegaConf.is_dict(node) else []
+            valid += groups if not path else []
+            raise InvalidSpecError(f"{path}{part}: unknown key{checks.nearest(part, valid)}")
         node = node[part]
         path += f"{part}."

@@ -89,13 +89,13 @@ def refuse_unknown(
     """Refuse an option that none of the functions takes, or that is ``given`` by the run itself."""
     targets = list(targets)
     open_ended = any(_takes_any(target) for target in targets)
-    known = {name for target in targets for name in options_of(target)} - set(given)
+    accepted = {name for target in targets for name in options_of(target)} - set(given)
     for key in options:
-        if key not in known and (key in given or not open_ended):
+        if key not in accepted and (key in given or not open_ended):
             names = " and ".join(target.__name__ for target in targets)
             raise InvalidSpecError(
-                f"{group}.{key}: unknown key; parameters of {names}: {', '.join(sorted(known)) or 'none'}"
-                f"{checks.nearest(key, known)}"
+                f"{group}.{key}: unknown key; parameters of {names}: {', '.join(sorted(accepted)) or 'none'}"
+                f"{checks.nearest(key, accepted)}"
             )
 
 

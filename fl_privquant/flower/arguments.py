@@ -85,18 +85,18 @@ def _encoding(given: GivenEncoding, short_form: Mapping[str, Any]) -> Encoding |
 
 
 def sampling_of(
-    given: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
+    sampling: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
 ) -> ClientSampling:
     """The sampling that was given, else that of the wrapped strategy; refused if the plan does not fit it."""
-    if given is None:
-        given = StrategySampling(participations=None if plan is None else plan.target.participations)
-    if given.seed is not None and not simulated:
+    if sampling is None:
+        sampling = StrategySampling(participations=None if plan is None else plan.target.participations)
+    if sampling.seed is not None and not simulated:
         raise InvalidSpecError(
-            f"sampling: whoever knows the seed {given.seed} knows who is asked; leave it out, or say "
+            f"sampling: whoever knows the seed {sampling.seed} knows who is asked; leave it out, or say "
             "simulated=True"
         )
-    given.check(aggregation, plan)
-    return given
+    sampling.check(aggregation, plan)
+    return sampling
 
 
 def metric_ranges(

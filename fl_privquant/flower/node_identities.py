@@ -34,14 +34,14 @@ def node_policy(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientP
 
     The node's configuration takes precedence over the app's policy, because the node's owner wrote it.
     """
-    identity, known = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
-    if identity is None and known is None:
+    identity, known_clients = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
+    if identity is None and known_clients is None:
         if KEY_OPERATOR in node_config:
             raise InvalidSpecError(
                 f"{KEY_OPERATOR}: given without {KEY_KNOWN_CLIENTS}, the list that the operator signs"
             )
         return policy
-    if identity is None or known is None:
+    if identity is None or known_clients is None:
         missing = KEY_IDENTITY if identity is None else KEY_KNOWN_CLIENTS
         raise InvalidSpecError(
             f"{missing}: missing in the node's configuration; a client signs with its own key and knows the "
@@ -55,7 +55,7 @@ def node_policy(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientP
     return replace(
         policy,
         identity=read_identity(Path(str(identity))),
-        known_identities=read_known_clients(Path(str(known)), operator_key),
+        known_identities=read_known_clients(Path(str(known_clients)), operator_key),
     )
 
 

@@ -84,17 +84,17 @@ class RunAccount:
         Each message then says how many releases of this kind were counted for its receiver before. Raises
         BudgetExhaustedError, and counts nothing, if the release would exceed the budget.
         """
-        asked = {message.metadata.dst_node_id for message in messages}
-        view = self.aggregation.view(len(asked))
-        self._warn_of_few(server_round, len(asked))
+        nodes = {message.metadata.dst_node_id for message in messages}
+        view = self.aggregation.view(len(nodes))
+        self._warn_of_few(server_round, len(nodes))
         if self.budget is not None:
-            self.ledger.check(server_round, release.seen(view), asked, self.budget)
+            self.ledger.check(server_round, release.seen(view), nodes, self.budget)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
-        self._rate = self.sampling.rate(len(asked), population, self.aggregation)
+        self._rate = self.sampling.rate(len(nodes), population, self.aggregation)
         # It is not known yet what the model will show. Until then the most counts that it can: of a secure
         # sum the smallest that may be opened, otherwise every update, with no gain by sampling.
         models = View(view.num_honest, 1.0 if view.is_local else self._rate)
-        self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
+        self.ledger.ask(server_round, release, nodes, None if self._rate is None else models)
         if not view.is_local:
             self.ledger.summed(view.honest_count)
         return counted

@@ -152,15 +152,15 @@ class SecureRounds:
 
     def _clients(self, nodes: list[int]) -> list[int]:
         """The ids of the clients on these nodes; with a list of known clients, only of those on the list."""
-        known = self._settings.get("identities")
-        if not isinstance(known, KnownClients):
+        known_clients = self._settings.get("identities")
+        if not isinstance(known_clients, KnownClients):
             self._nodes = {node: node for node in nodes}
             return nodes
         strangers = [node for node in nodes if node not in self._met]
         self._nodes = {node: node for node in strangers}
 
         def meet(node: int, answer: bytes) -> None:
-            client = identified(known, answer, self._session, node)
+            client = identified(known_clients, answer, self._session, node)
             if client is None:
                 self._fail(node, "did not prove that it is a known client")
             else:

@@ -272,13 +272,13 @@ class PrivQuantStrategy(StrategyWrapper):
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
                 )
-        asked = {message.metadata.dst_node_id for message in messages}
+        nodes = {message.metadata.dst_node_id for message in messages}
         self._round = RoundState(
             request=request,
             arrays=arrays,
             model=model,
             codec=codec,
-            asked=asked,
+            asked=nodes,
             request_bytes=bytes_of(config),
             weight_key=self.weighted_by_key,
             arrays_key=self.arrayrecord_key,
@@ -381,14 +381,14 @@ class PrivQuantStrategy(StrategyWrapper):
         """Hand the record of the round to the listener, if there is one."""
         if self.on_round is None:
             return
-        survivors, asked = len(replies), len(current.asked)
+        survivors, num_asked = len(replies), len(current.asked)
         record = RoundRecord(
             round=current.request.round,
             codec=current.codec,
-            asked=asked,
+            asked=num_asked,
             survivors=survivors,
-            bytes_up=survivors * self._exchange.update_bytes(current.codec, asked),
-            bytes_down=asked * current.bytes_sent,
+            bytes_up=survivors * self._exchange.update_bytes(current.codec, num_asked),
+            bytes_down=num_asked * current.bytes_sent,
             bytes_handshake=self._exchange.handshake_bytes(),
             view=self.ledger.last_view,
             statements=tuple(self.statements(refine=False)),

@@ -70,17 +70,17 @@ class ClientRound(ClientState):
         proposal = messages.Invitation.from_bytes(invitation)
         policy = ClientPolicy() if policy is None else policy
         policy.check_invitation(proposal)
-        wanted = proposal.round_id
+        round_id = proposal.round_id
         if previous is not None:
             last = previous.round_id
-            if last.session == wanted.session and wanted.number <= last.number:
+            if last.session == round_id.session and round_id.number <= last.number:
                 raise SecureAggregationError(
-                    f"invited to round {wanted.number} after round {last.number}: a client takes part in a "
+                    f"invited to round {round_id.number} after round {last.number}: a client takes part in a "
                     f"round once"
                 )
-        if not answered.claim(wanted.session, client_id, wanted.number, Stage.JOINED):
+        if not answered.claim(round_id.session, client_id, round_id.number, Stage.JOINED):
             raise SecureAggregationError(
-                f"invited to round {wanted.number} again: a client takes part in a round once"
+                f"invited to round {round_id.number} again: a client takes part in a round once"
             )
         state = cls(proposal, client_id, policy)
         if previous is not None:
@@ -93,8 +93,8 @@ class ClientRound(ClientState):
         with self._step(Stage.JOINED, Stage.ADVERTISED):
             self._private = keys.draw_secret()
             self._advertised = keys.public_key(self._private)
-            known = self._policy.known if self._invitation.signed else b""
-            return self._signed(messages.KeyAdvertisement, self._advertised, known)
+            list_digest = self._policy.known if self._invitation.signed else b""
+            return self._signed(messages.KeyAdvertisement, self._advertised, list_digest)
 
     def share_keys(self, roster: Octets) -> bytes:
         """Check who takes part, agree with each neighbour, and share this client's two seeds."""

@@ -31,25 +31,25 @@ def checked_roster(
     roster: Roster, invitation: Invitation, own: RosterEntry, round_digest: bytes, policy: ClientPolicy
 ) -> CheckedRoster:
     """What follows from a roster for the client with these keys, if the client agrees to it."""
-    told = _everyone(roster, policy) if invitation.signed else roster.ids
-    if own.client_id not in told:
+    listed = _everyone(roster, policy) if invitation.signed else roster.ids
+    if own.client_id not in listed:
         raise SecureAggregationError(f"client {own.client_id} is missing from its own roster")
-    if not len(told) <= roster.num_clients <= invitation.num_clients:
+    if not len(listed) <= roster.num_clients <= invitation.num_clients:
         raise SecureAggregationError(
-            f"roster of {len(told)} among {roster.num_clients} clients, of {invitation.num_clients} invited: "
-            f"a sum over more clients than were invited could exceed the modulus"
+            f"roster of {len(listed)} among {roster.num_clients} clients, of {invitation.num_clients} "
+            f"invited: a sum over more clients than were invited could exceed the modulus"
         )
     if roster.spread and not invitation.signed:
         raise SecureAggregationError("a spread graph, which only clients of signed rounds can draw")
     # Before anything is computed for so many neighbours: no array is then longer than the message.
-    if not invitation.signed and len(told) != roster.num_neighbors + 1:
+    if not invitation.signed and len(listed) != roster.num_neighbors + 1:
         raise SecureAggregationError(
-            f"{len(told)} holders, expected {roster.num_neighbors} neighbours and this client"
+            f"{len(listed)} holders, expected {roster.num_neighbors} neighbours and this client"
         )
     policy.check_size(roster.num_clients)
     policy.check_graph(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
     check = _signed if invitation.signed else _unsigned
-    checked = check(roster, told, own, round_digest, policy)
+    checked = check(roster, listed, own, round_digest, policy)
     public = [entry.public_key for entry in checked.entries]
     if len(set(public)) != len(public):
         raise SecureAggregationError("a public key is on the roster twice: keys must be distinct")

@@ -284,13 +284,13 @@ class ServerRound:
         if told_all:
             request = messages.MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
             return dict.fromkeys(members, request.to_bytes())
-        asked = {
+        lists = {
             client: Subset.of([*peers, client], list(self._dealt.points[client]))
             for client, peers in self._members.items()
         }
         return {
             client: messages.MaskRequest(self._round_id, listed).to_bytes()
-            for client, listed in asked.items()
+            for client, listed in lists.items()
         }
 
     def _take_input(self, message: messages.MaskedInput) -> None:
@@ -326,7 +326,7 @@ class ServerRound:
         """Ask those whose input arrived for the shares that open the masks left in the total."""
         self._close(ServerStage.CONFIRM)
         signers: tuple[int, ...] = ()
-        asked: Iterable[int] = self._active
+        unmasking: Iterable[int] = self._active
         if self._config.signed:
             quorum = self._config.quorum(len(self._graph))
             heard = [witness for witness in self._witnesses if witness in self._confirmations]
@@ -335,12 +335,12 @@ class ServerRound:
                     f"{len(heard)} of {len(self._witnesses)} witnesses confirmed the survivors, below the "
                     f"{quorum} without which clients do not unmask"
                 )
-            asked, signers = self._confirmations, tuple(heard[:quorum])
-            self._need_holders(asked, "clients confirmed the survivors")
+            unmasking, signers = self._confirmations, tuple(heard[:quorum])
+            self._need_holders(unmasking, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
         named, requests = Subset.of(signers, self._witnesses), {}
-        for client in sorted(asked):
+        for client in sorted(unmasking):
             active = Subset.of(self._active, self._held_by(client))
             requests[client] = messages.UnmaskRequest(self._round_id, active, named, signatures).to_bytes()
         return requests

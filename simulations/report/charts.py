@@ -110,14 +110,14 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
     if not study.runs:
         return ()
     summary = study.summary
-    asked = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
+    epsilons = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
     # Some mechanisms always have one bit, or 32; bits vary only where one mechanism has several in a setting.
     in_setting = summary.groupby(["series", "setting"], dropna=False)["bits"]
     swept = [group.dropna().unique() for _, group in in_setting]
     bits = sorted({value for values in swept if len(values) > 1 for value in values})
     candidates = (
         Dimension("setting", "Setting", study.settings),
-        Dimension("epsilon", ASKED, tuple(map(float, asked))),
+        Dimension("epsilon", ASKED, tuple(map(float, epsilons))),
         Dimension("bits", "Bits per coordinate", tuple(map(float, bits))),
         Dimension("rounds", "Rounds", (ALL_ROUNDS, LATE_ROUNDS) if summary["round"].max() > 3 else ()),
     )

@@ -341,14 +341,14 @@ def _noise(config: RunConfig, mechanism: Mechanism) -> float:
 
     NaN if a plan chose the clip, or the mechanism encodes whole updates or has a bias.
     """
-    asked = _asked(config)
+    num_asked = _asked(config)
     if config.mechanism["name"] == CENTRAL:
         l2_clip, epsilon, delta = central_target(config)
-        return (noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta) / asked) ** 2
+        return (noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta) / num_asked) ** 2
     clip = config.encoding.clip
     if clip is None or mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
         return math.nan
-    return mechanism.mse() * clip**2 / asked
+    return mechanism.mse() * clip**2 / num_asked
 
 
 def _interval(name: str, values: list[float]) -> dict[str, float]:

@@ -91,7 +91,7 @@ def test_updates_are_not_encoded_twice(mechanism):
 
 
 class Senders(StrategyWrapper):
-    """Notes from whom the replies are that the aggregating strategy sees, and whom it asked."""
+    """Notes whom the aggregating strategy asks, and who sent the replies that it sees."""
 
     def configure_train(self, *arguments):
         messages = list(super().configure_train(*arguments))

@@ -85,8 +85,8 @@ def _secure(num_clients: int, dimension: int) -> Grid:
 
 def sampled_cell(setting: Setting) -> Cell | None:
     """The coordinate-sampled Gaussian mechanism with three levels; None where none that was tried will do."""
-    wanted = gaussian_separation(setting.run_epsilon, DELTA)
-    needed = 4.0 * setting.dimension / (setting.num_clients * wanted**2)
+    separation = gaussian_separation(setting.run_epsilon, DELTA)
+    needed = 4.0 * setting.dimension / (setting.num_clients * separation**2)
 
     def error(spread: float) -> float:
         return at_unit_gain(needed + spread**2 - 1.0, spread, setting.num_clients)

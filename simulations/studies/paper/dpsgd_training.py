@@ -108,11 +108,11 @@ def train(
     starts = range(0, count, problem.batch_size)
     accuracy = np.empty((runs, len(starts)))
     for step, start in enumerate(starts):
-        taken = problem.order[:, start : start + problem.batch_size]
-        x, y = problem.x[taken], problem.y[taken]
+        batch = problem.order[:, start : start + problem.batch_size]
+        x, y = problem.x[batch], problem.y[batch]
         gradient, predicted = example_gradients(x, y, *model.parameters)
         correct += (predicted == y).sum(axis=1)
-        accuracy[:, step] = correct / (start + taken.shape[1])
+        accuracy[:, step] = correct / (start + batch.shape[1])
         if procedure == "logits":
             private = quantize(gradient)
             model.step([x.transpose(0, 2, 1) @ private, private.sum(axis=1, keepdims=True)])
@@ -165,9 +165,9 @@ def _quantizers(
 def _held_out(problem: Problem, parameters: list[Floats]) -> NDArray[np.float64]:
     weights, bias = parameters
     accuracies = np.empty(problem.num_runs)
-    for run, taken in enumerate(problem.held_out):
-        predicted = (problem.x[taken] @ weights[run] + bias[run]).argmax(axis=1)
-        accuracies[run] = (predicted == problem.y[taken]).mean()
+    for run, examples in enumerate(problem.held_out):
+        predicted = (problem.x[examples] @ weights[run] + bias[run]).argmax(axis=1)
+        accuracies[run] = (predicted == problem.y[examples]).mean()
     return accuracies
 
 
