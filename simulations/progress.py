@@ -83,11 +83,11 @@ class Rounds:
         """
         # Not every task has an accuracy, and an app may evaluate nothing.
         qualities = {"accuracy": f"{row['accuracy']:.3f}", "loss": f"{row['loss']:.4g}"}
-        said = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
+        notes = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
         if spent is not None:
             private = math.isfinite(spent.epsilon)
-            said.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
-        text = ", ".join(said)
+            notes.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
+        text = ", ".join(notes)
         self._progress.note = text
         self._progress.update(self._bars[-1], completed=row["round"])
         if self._quiet or self._live or row["round"] == 0:

@@ -26,7 +26,7 @@ def comparisons_of(study: Study) -> list[Comparison]:
 
     Runs with a budget for the whole run are compared by accuracy with a trusted server; runs at an epsilon
     for one coordinate and one release by the error of the mean update. Runs without privacy are compared with
-    each other where a setting has no others.
+    each other if a setting has no private runs.
     """
     if not study.runs:
         return []
@@ -42,8 +42,8 @@ def comparisons_of(study: Study) -> list[Comparison]:
             budget = f"At {PrivacyStatement(epsilon, delta, Unit.TOTAL).figures} for a client's whole run"
             comparisons += _by_quality(group, f"{budget}{where}", CENTRAL)
         for epsilon, group in private[~private["whole_run"]].groupby("budget"):
-            asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
-            comparisons.append(Comparison(f"{_release_words(group, asked)}{where}", ERROR, group))
+            requested = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+            comparisons.append(Comparison(f"{_release_words(group, requested)}{where}", ERROR, group))
     return comparisons
 
 

@@ -135,7 +135,7 @@ def test_a_round_that_loses_too_many_opens_no_sum() -> None:
 
 
 def test_a_round_without_a_sum_says_why_and_not_how_some_clients_failed() -> None:
-    """Of 25 clients 8 were lost: it said that all 25 had failed, and named the error of the 8 alone."""
+    """8 of 25 clients are lost. The error once said that all 25 had failed, and named only theirs."""
     planned = plan(num_clients=25)
     with pytest.raises(NoUsableReplyError) as raised:
         run(planned, lost=8, max_failed_rounds=0)
