@@ -141,18 +141,21 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     p = law.pmf(x_ends).reshape(len(boxes), 2, 1, -1)
     q = law.pmf(y_ends).reshape(len(boxes), 1, 2, -1)
     slopes = slopes_of(law)
-    piece_slopes = [slopes[_piece(law, boxes[:, at : at + 2])][:, None, None, :] for at in (0, 2)]
+    pieces = np.stack([_piece(law, boxes[:, at : at + 2]) for at in (0, 2)])
+    inside = slopes[pieces[0]][:, None, None, :]
     steps = np.broadcast_to((x_ends - y_ends)[..., None], (len(boxes), 2, 2, 1))
     apart = np.abs(steps) > _MEETING
-    chords = np.divide(p - q, steps, out=np.broadcast_to(piece_slopes[0], (p - q).shape).copy(), where=apart)
+    chords = np.divide(p - q, steps, out=np.broadcast_to(inside, (p - q).shape).copy(), where=apart)
     gaps = np.maximum(np.maximum(boxes[:, 0] - boxes[:, 3], boxes[:, 2] - boxes[:, 1]), 0.0)
     meeting = gaps <= _MEETING
-    # Where a rate overflows, its product with 0 is not used.
     with np.errstate(over="ignore", invalid="ignore"):
         weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
-        # Between two adjacent pieces a chord is the same mixture of their slopes for every output.
-        beside = np.maximum(*((weights * slopes[:, 0, 0] ** 2).sum(axis=1) for slopes in piece_slopes))
-        rate = np.where(meeting, beside, (weights * (chords**2).max(axis=(1, 2))).sum(axis=1))
+        # A chord between two pieces is the same mixture of slopes, from one to the other, for every output.
+        beside = _rates(weights, slopes[pieces] ** 2).max(axis=0)
+        for box in np.flatnonzero(meeting & (np.abs(pieces[0] - pieces[1]) > 1)):
+            first, last = sorted(pieces[:, box])
+            beside[box] = _rates(weights[box], slopes[first : last + 1] ** 2).max()
+        rate = np.where(meeting, beside, _rates(weights, (chords**2).max(axis=(1, 2))))
         squares = np.where(meeting, 0.0, gaps**2)
         bound = np.divide(np.log1p(rate * squares), squares, out=rate.copy(), where=squares > 0.0)
     shown = _divergence(p, q, order)
@@ -163,6 +166,12 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
         np.log(p / q).max(axis=(1, 2, 3)), squares, out=np.full(len(boxes), np.inf), where=squares > 0.0
     )
     return np.minimum(bound / (order - 1.0), capped), float(quotients.max())
+
+
+def _rates(weights: Floats, squares: Floats) -> Floats:
+    """The sums of weights times squared slopes. What does not change adds 0, even if its weight overflows."""
+    shape = np.broadcast_shapes(weights.shape, squares.shape)
+    return np.asarray(np.multiply(weights, squares, out=np.zeros(shape), where=squares > 0.0).sum(axis=-1))
 
 
 def _piece(law: Law, ends: Floats) -> NDArray[np.intp]:
