@@ -48,8 +48,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: at the end, workers that have none left take short ones from the others."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Slow tests first, and those that wait for other processes: at the end, workers that have none left take
+    short ones from the others. Until then one worker waits, and the others keep the cores busy.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None and not _waits(item))
+
+
+def _waits(item: pytest.Item) -> bool:
+    return "preloaded" in getattr(item, "fixturenames", ())
 
 
 def pytest_collection_finish() -> None:
