@@ -42,8 +42,10 @@ class LinearProgram:
         # Imported here: PuLP takes a tenth of a second, and designs on disk do not need it.
         import pulp
 
+        from fl_privquant.design.whole_program import WholeProblem
+
         self._pulp = pulp
-        self._problem = pulp.LpProblem("design", pulp.LpMinimize)
+        self._problem = WholeProblem("design", pulp.LpMinimize)
         self._columns: list[Any] = []
         self._costs: list[float] = []
         self._named: dict[str, Any] = {}
@@ -116,7 +118,9 @@ def _solver(pulp: Any, method: Method) -> Any:
     if method == "cbc":
         options = [f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"]
         return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, options=options)
-    return pulp.HiGHS(
+    from fl_privquant.design.whole_program import WholeProgramHighs
+
+    return WholeProgramHighs(
         msg=False,
         solver=method,
         primal_feasibility_tolerance=_TOLERANCE,

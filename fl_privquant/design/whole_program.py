@@ -1,0 +1,78 @@
+"""HiGHS behind PuLP, for many small programs: each is handed over as a whole.
+
+PuLP adds variables and rows one by one, asks every row for its variables three times a solution, and makes a
+new solver for each program, which together takes longer than solving a small program. The program that HiGHS
+is given is the same, number by number and in the same order, and so is its solution.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import highspy
+import numpy as np
+import pulp
+
+__all__ = ["WholeProblem", "WholeProgramHighs"]
+
+
+class WholeProblem(pulp.LpProblem):
+    """A program whose variables are all made by :meth:`add_variable`, in the order of their names."""
+
+    def add_variable(self, *args: Any, **keywords: Any) -> Any:
+        """A new variable, which the program knows from then on."""
+        variable = super().add_variable(*args, **keywords)
+        self._register_variable(variable)
+        return variable
+
+    def variables(self) -> list[Any]:
+        """The variables, without a search for them in every row."""
+        return list(self._variables)
+
+    def _add_variables(self, variables: Any) -> None:
+        """Nothing: the variables of a new row are known already."""
+
+
+class WholeProgramHighs(pulp.HiGHS):
+    """HiGHS, given all variables in one call and all rows in another one."""
+
+    def createAndConfigureSolver(self, lp: Any) -> None:  # noqa: N802
+        """A solver with these options: for a program that was solved before, the same one without its model."""
+        if lp.solver is self and lp.solverModel is not None:
+            lp.solverModel.clearModel()
+        else:
+            super().createAndConfigureSolver(lp)
+
+    def buildSolverModel(self, lp: Any) -> None:  # noqa: N802
+        """Hand the program over."""
+        variables, rows = lp.variables(), lp.constraints()
+        costs = [lp.objective.get(variable, 0.0) for variable in variables]
+        lower = [-math.inf if variable.lowBound is None else variable.lowBound for variable in variables]
+        upper = [math.inf if variable.upBound is None else variable.upBound for variable in variables]
+        for i, variable in enumerate(variables):
+            variable.index = i
+        none = np.empty(0, dtype=np.int32)
+        lp.solverModel.addCols(len(costs), _floats(costs), _floats(lower), _floats(upper), 0, none, none, [])
+        starts, indices, coefficients = [], [], []
+        for i, row in enumerate(rows):
+            row.index = i
+            starts.append(len(indices))
+            for variable, coefficient in row.items():
+                if coefficient != 0:
+                    indices.append(variable.index)
+                    coefficients.append(coefficient)
+        bounds = [(row.getLb(), row.getUb()) for row in rows]
+        lp.solverModel.addRows(
+            len(rows),
+            _floats([-math.inf if low is None else low for low, _ in bounds]),
+            _floats([math.inf if high is None else high for _, high in bounds]),
+            len(indices),
+            np.array(starts, dtype=np.int32),
+            np.array(indices, dtype=np.int32),
+            _floats(coefficients),
+        )
+
+
+def _floats(numbers: list[float]) -> Any:
+    return np.array(numbers, dtype=np.float64)
