@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.linear_program import LinearProgram
-from fl_privquant.design.selection import interval_mass, intervals, selection_law
+from fl_privquant.design.selection import Selections, interval_mass
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
@@ -67,7 +67,8 @@ class _Family:
 
     def __init__(self, values: Floats, density: Density, power: int) -> None:
         self.values, self.density, self.power = values, density, power
-        self.pieces = intervals(values)
+        self.laws = Selections(values)
+        self.pieces = self.laws.pieces
         self.symmetric = is_symmetric(values, density)
         self.left: list[NDArray[np.intp]] = []
         self.right: list[NDArray[np.intp]] = []
@@ -87,9 +88,7 @@ class _Family:
         self.size = used
 
     def law(self, q: Floats) -> Law:
-        return selection_law(
-            self.values, [q[group] for group in self.left], [q[group] for group in self.right]
-        )
+        return self.laws.independent([q[group] for group in self.left], [q[group] for group in self.right])
 
     def normalise(self, q: Floats) -> Floats:
         scaled = np.maximum(q, 0.0)
@@ -136,9 +135,7 @@ class _Family:
         """The objective: the paper's bound on the absolute error, or the exact squared error."""
         if self.power == 1:
             return float(self.bound_costs @ q)
-        law = self.law(q)
-        at_start, at_end = self.error_costs
-        return float((at_start * law.start_rows).sum() + (at_end * law.end_rows).sum())
+        return self.law(q).cost(*self.error_costs)
 
     def error_slopes(self, q: Floats) -> Floats:
         """Slope of the exact error in the selection probabilities, at q."""
@@ -202,8 +199,7 @@ def _starts(family: _Family, epsilon: float) -> list[Floats]:
     for q in candidates:
         law = family.law(q)
         excess = max(law.epsilon - epsilon, 0.0)
-        error = law.error(family.power, family.density)
-        ranked.append((excess, error, q))
+        ranked.append((excess, law.cost(*family.error_costs), q))
     ranked.sort(key=lambda entry: entry[:2])
     return [q for _, _, q in ranked]
 
