@@ -45,10 +45,10 @@ _START_BEYOND = 1.12
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective at some values, and its slope in each of them where that is known."""
+    """The objective at some values, and what computes its slope in each of them where that is known."""
 
     objective: float
-    gradient: Floats | None = None
+    gradient: Callable[[], Floats] | None = None
 
 
 @dataclass
@@ -248,7 +248,7 @@ class BinSearch:
             seen.append((evaluation.objective, np.array(point)))
             steps = _SHAPE_STEP * np.eye(point.size)
             shifts = np.array([to_values(point + step) - to_values(point - step) for step in steps])
-            gradient = np.zeros(self.levels) if evaluation.gradient is None else evaluation.gradient
+            gradient = np.zeros(self.levels) if evaluation.gradient is None else evaluation.gradient()
             return evaluation.objective, shifts @ gradient / (2.0 * _SHAPE_STEP)
 
         if start.size == 1:

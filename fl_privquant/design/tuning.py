@@ -52,7 +52,7 @@ class Tuned:
 
 
 class _ErrorOf:
-    """The error of laws that mostly have the same values and pieces: its coefficients are then computed once."""
+    """The error of laws, most of which have the same values and pieces and so the same coefficients."""
 
     def __init__(self, density: Density, power: int) -> None:
         self._density, self._power = density, power

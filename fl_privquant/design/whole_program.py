@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import highspy
 import numpy as np
 import pulp
 
@@ -38,7 +37,7 @@ class WholeProgramHighs(pulp.HiGHS):
     """HiGHS, given all variables in one call and all rows in another one."""
 
     def createAndConfigureSolver(self, lp: Any) -> None:  # noqa: N802
-        """A solver with these options: for a program that was solved before, the same one without its model."""
+        """A solver with these options; the one that has solved this program before forgets its model."""
         if lp.solver is self and lp.solverModel is not None:
             lp.solverModel.clearModel()
         else:
