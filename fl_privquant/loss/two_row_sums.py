@@ -73,11 +73,19 @@ _MOST_COPIES = 1 << 20
 _LARGEST, _ROOM = 4.0, 1.25
 # With less than this to spare, far above what is cut off, nothing is certified.
 _LEAST_SPARE = 1e-26
+# Covers the rounding of a limit that is divided and multiplied again.
+_BEYOND = 1.0 + 1e-15
 
 
 @lru_cache(maxsize=256)
 def sum_separation(
-    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False, probed: bool = False
+    law: TwoRows,
+    num_honest: int,
+    rate: float,
+    bits: int = 1,
+    stratified: bool = False,
+    probed: bool = False,
+    enough: float = math.inf,
 ) -> float:
     """The least certified a for the rate b: inputs at distance D differ as N(0, 1) and N(a D, 1) do.
 
@@ -87,7 +95,8 @@ def sum_separation(
     may reveal everything with probability ``rate`` * D. Each code is the sum of so many ``bits``, draws from
     the law for one input: ``stratified`` as in step 5, or with the same share each, as in step 4. With
     ``probed``, only two cases of the other clients are looked at: that is quick, and close enough to compare
-    designs, but *no guarantee*.
+    designs, but *no guarantee*. What is probed ends once it is known to reach ``enough``, with some number
+    that does.
     """
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
     if copies < 2 * bits or law.num_cells > MOST_CELLS or law.width(copies) > _MOST_POINTS:
@@ -98,7 +107,11 @@ def sum_separation(
         if spare < _LEAST_SPARE:
             return math.inf
         others = OtherClients(law, copies - 1, spare)
-        separation = bits * (others.probed() if probed else others.worst())
+        limit = enough / (bits * law.slope) * _BEYOND
+        separation = bits * (others.probed(limit) if probed else others.worst())
+        if probed and separation * law.slope >= enough:
+            # A larger guess below would leave less to spare, and so separate more.
+            return separation * law.slope
         if separation <= most:
             return separation * law.slope
         most = _ROOM * separation
