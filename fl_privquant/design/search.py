@@ -51,6 +51,19 @@ class Evaluation:
     gradient: Callable[[], Floats] | None = None
 
 
+def evaluated_once(evaluate: Callable[[Floats], Evaluation]) -> Callable[[Floats], Evaluation]:
+    """The same function of values, which computes nothing twice: descents often meet at an end of a range."""
+    known: dict[bytes, Evaluation] = {}
+
+    def once(values: Floats) -> Evaluation:
+        key = values.tobytes()
+        if key not in known:
+            known[key] = evaluate(values)
+        return known[key]
+
+    return once
+
+
 @dataclass
 class BinSearch:
     """A search for ``levels`` values whose outermost ones lie between ``least`` and ``most`` in modulus."""

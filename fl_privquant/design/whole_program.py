@@ -8,6 +8,7 @@ is given is the same, number by number and in the same order, and so is its solu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,12 @@ class WholeProgramHighs(pulp.HiGHS):
             variable.index = i
         none = np.empty(0, dtype=np.int32)
         lp.solverModel.addCols(len(costs), _floats(costs), _floats(lower), _floats(upper), 0, none, none, [])
-        starts, indices, coefficients = [], [], []
+        starts, terms = [], []
         for i, row in enumerate(rows):
             row.index = i
-            starts.append(len(indices))
-            for variable, coefficient in row.items():
-                if coefficient != 0:
-                    indices.append(variable.index)
-                    coefficients.append(coefficient)
+            starts.append(len(terms))
+            terms += [(variable.index, weight) for variable, weight in row.items() if weight != 0]
+        indices, coefficients = zip(*terms, strict=True) if terms else ((), ())
         bounds = [(row.getLb(), row.getUb()) for row in rows]
         lp.solverModel.addRows(
             len(rows),
@@ -73,5 +72,5 @@ class WholeProgramHighs(pulp.HiGHS):
         )
 
 
-def _floats(numbers: list[float]) -> Any:
+def _floats(numbers: Sequence[float]) -> Any:
     return np.array(numbers, dtype=np.float64)

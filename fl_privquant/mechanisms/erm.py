@@ -19,7 +19,7 @@ import numpy as np
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
-from fl_privquant.design.search import BinSearch, Evaluation
+from fl_privquant.design.search import BinSearch, Evaluation, evaluated_once
 from fl_privquant.design.selection import Selections
 from fl_privquant.design.tuning import Tuned, tune_rate
 from fl_privquant.errors import InfeasibleDesignError
@@ -99,7 +99,7 @@ def _tune(spec: ErmSpec, values: Floats) -> Tuned:
 def _search(spec: ErmSpec) -> Codebook:
     least = least_outer_value(spec.epsilon or 0.0) * (1.0 + 1e-6)
     search = BinSearch(
-        lambda values: Evaluation(_tune(spec, values).error),
+        evaluated_once(lambda values: Evaluation(_tune(spec, values).error)),
         spec.levels,
         least,
         spec.max_value if spec.max_value is not None else 4.0 * least,

@@ -27,7 +27,7 @@ from fl_privquant.design.linear_program import Method
 from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
-from fl_privquant.design.search import BinSearch, Evaluation
+from fl_privquant.design.search import BinSearch, Evaluation, evaluated_once
 from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
@@ -156,7 +156,7 @@ def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
             optimum = family.best(values)
             return Evaluation(optimum.objective, lambda: optimum.gradient)
 
-        return free
+        return evaluated_once(free)
 
     last: list[Floats] = []
 
