@@ -133,9 +133,13 @@ class _Family:
 
     def cost(self, q: Floats) -> float:
         """The objective: the paper's bound on the absolute error, or the exact squared error."""
-        if self.power == 1:
-            return float(self.bound_costs @ q)
-        return self.law(q).cost(*self.error_costs)
+        return self.loss_and_cost(q)[1]
+
+    def loss_and_cost(self, q: Floats) -> tuple[float, float]:
+        """The privacy loss of a selection, and its :meth:`cost`."""
+        law = self.law(q)
+        cost = float(self.bound_costs @ q) if self.power == 1 else law.cost(*self.error_costs)
+        return law.epsilon, cost
 
     def error_slopes(self, q: Floats) -> Floats:
         """Slope of the exact error in the selection probabilities, at q."""
@@ -256,8 +260,7 @@ def _descend(family: _Family, q: Floats, epsilon: float, effort: _Effort) -> Flo
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
     # Allows for float rounding; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
-    loss = family.law(q).epsilon
-    cost = family.cost(q)
+    loss, cost = family.loss_and_cost(q)
     width = effort.widest
     while width > effort.narrowest:
         lower, upper = _box(family, q, width)
@@ -265,7 +268,7 @@ def _descend(family: _Family, q: Floats, epsilon: float, effort: _Effort) -> Flo
         solved = _solve_box(family, q, lower, upper, epsilon, not private)
         moved = False
         if solved is not None:
-            solved_loss, solved_cost = family.law(solved).epsilon, family.cost(solved)
+            solved_loss, solved_cost = family.loss_and_cost(solved)
             if solved_loss <= allowed:
                 moved = not private or solved_cost < cost * (1.0 - effort.least_gain)
             else:
