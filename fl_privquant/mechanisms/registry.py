@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import numpy as np
@@ -337,7 +336,7 @@ def design(
             )
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])
-    types = _types_of(chosen.spec)
+    types = get_type_hints(chosen.spec)
     parameters = {key: checks.typed(key, value, types[key]) for key, value in parameters.items()}
     required = {
         parameter.name
@@ -352,11 +351,6 @@ def design(
     return DesignCache.default().fetch(
         spec.text(name), lambda: chosen.build(spec), lambda blob: _stored(blob, name, spec)
     )
-
-
-@lru_cache
-def _types_of(spec: type[Spec]) -> dict[str, Any]:
-    return get_type_hints(spec)
 
 
 def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
