@@ -191,8 +191,8 @@ class _Program:
         """The optimum for these (m,) values and (K, m) costs."""
         floor_costs = np.bincount(self.floor_of, costs.sum(axis=0))
         excess_costs = np.bincount(self.excess_of.ravel() - self._floors.stop, costs.ravel())
-        self._program.change_costs(self._floors, floor_costs)
-        self._program.change_costs(self._excesses, excess_costs)
+        self._program.change_costs(self._floors, floor_costs.astype(np.float64))
+        self._program.change_costs(self._excesses, excess_costs.astype(np.float64))
         weights = np.tile(values, 2).tolist()
         for k, entries in self._entries.items():
             self._program.change_row(self.mean_rows[k], list(zip(entries, weights, strict=True)))

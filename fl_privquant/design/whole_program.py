@@ -28,7 +28,7 @@ class _Solvers(threading.local):
 _SOLVERS = _Solvers()
 
 
-class WholeProblem(pulp.LpProblem):
+class WholeProblem(pulp.LpProblem):  # type: ignore[misc]
     """A program whose variables are all made by :meth:`add_variable`, in the order of their names."""
 
     def add_variable(self, *args: Any, **keywords: Any) -> Any:
@@ -45,7 +45,7 @@ class WholeProblem(pulp.LpProblem):
         """Nothing: the variables of a new row are known already."""
 
 
-class WholeProgramHighs(pulp.HiGHS):
+class WholeProgramHighs(pulp.HiGHS):  # type: ignore[misc]
     """HiGHS, given all variables in one call and all rows in another one."""
 
     def createAndConfigureSolver(self, lp: Any) -> None:  # noqa: N802
@@ -69,7 +69,8 @@ class WholeProgramHighs(pulp.HiGHS):
             variable.index = i
         none = np.empty(0, dtype=np.int32)
         lp.solverModel.addCols(len(costs), _floats(costs), _floats(lower), _floats(upper), 0, none, none, [])
-        starts, terms = [], []
+        starts: list[int] = []
+        terms: list[tuple[int, float]] = []
         for i, row in enumerate(rows):
             row.index = i
             starts.append(len(terms))
