@@ -140,7 +140,7 @@ def best_shape(
             table = aggregate_table(shape, mean_squared_error, input_variance)
         except InfeasibleDesignError:
             continue
-        reached = _separation(table, num_honest, rate, probed=True)
+        reached = _separation(table, num_honest, rate, probed=True, enough=least)
         if reached < least:
             best, least = shape, reached
     if best is None:
@@ -203,6 +203,10 @@ def _start(
     raise InfeasibleDesignError(out_of_reach(f"law of {levels} levels or fewer", separation, num_honest))
 
 
-def _separation(table: CertifiedTable, num_honest: int, rate: float, probed: bool) -> float:
+def _separation(
+    table: CertifiedTable, num_honest: int, rate: float, probed: bool, enough: float = math.inf
+) -> float:
     law = TwoRows.of(table)
-    return math.inf if law is None else sum_separation(law, num_honest, rate, probed=probed)
+    if law is None:
+        return math.inf
+    return sum_separation(law, num_honest, rate, probed=probed, enough=enough)

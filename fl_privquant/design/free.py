@@ -16,8 +16,8 @@ P[k, i] <= bound(k, k') P[k', i].
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +34,28 @@ _LEAST_PIECE = 1e-4
 _VALUE_STEP = 1e-5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FreeOptimum:
     """The best law, its objective, and how the objective changes with each value."""
 
-    law: Law
     objective: float
-    gradient: Floats
+    _family: FreeFamily
+    _values: Floats
+    _rows: Floats
+    _prices: Floats
+
+    @cached_property
+    def law(self) -> Law:
+        """The best law: the solution's rows at the knots, and between them interpolated."""
+        return Law.from_knots(self._values, self._family.knots, np.maximum(self._rows, 0.0))
+
+    @cached_property
+    def gradient(self) -> Floats:
+        """(m,) slopes of the objective, by the envelope theorem: those of the cost and the constraints."""
+        wider = self._family.costs(self._values + _VALUE_STEP)
+        narrower = self._family.costs(self._values - _VALUE_STEP)
+        slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
+        return np.asarray((slopes * self._rows).sum(axis=0) - self._prices @ self._rows)
 
 
 def least_outer_value(epsilon: float) -> float:
@@ -107,61 +122,83 @@ def design_free(
     increase from -1 to 1, symmetric around 0 if values and density are. Of the methods, "ipm" is faster from
     some 32 levels on. The metric is one of :data:`~fl_privquant.design.metric.METRICS`.
     """
-    require_reach(values, epsilon, metric, knots)
-    symmetric = is_symmetric(values, density)
-    costs = _knot_costs(values, knots, power, density)
-    program, unknowns = _program(values, epsilon, knots, costs, symmetric, metric)
-    solution = program.solve(method)
-    rows = solution.x[unknowns.floor_of] + solution.x[unknowns.excess_of]
-    law = Law.from_knots(values, knots, np.maximum(rows, 0.0))
-    # By the envelope theorem, the slope of the optimum in a value is that of the costs and mean constraints.
-    wider = _knot_costs(values + _VALUE_STEP, knots, power, density)
-    narrower = _knot_costs(values - _VALUE_STEP, knots, power, density)
-    slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
-    prices = _mean_prices(solution, unknowns.mean_rows, knots.size, symmetric)
-    gradient = (slopes * rows).sum(axis=0) - prices @ rows
-    return FreeOptimum(law, solution.objective, gradient)
+    return FreeFamily(epsilon, density, power, knots, method, metric).best(values)
 
 
-class _Unknowns(NamedTuple):
-    """Where to find the unknowns of a program: variable numbers, and names of the constraints on means.
+@dataclass(frozen=True, eq=False)
+class FreeFamily:
+    """The laws of :func:`design_free` on any values: of their programs only costs and means are made anew."""
 
-    A probability is the floor of its output plus an excess. Floors are (m,), excesses (K, m).
-    """
+    epsilon: float
+    density: Density
+    power: int
+    knots: Floats
+    method: Method = "simplex"
+    metric: str = "none"
+    _programs: dict[tuple[int, bool], _Program] = field(default_factory=dict, init=False)
 
-    floor_of: NDArray[np.intp]
-    excess_of: NDArray[np.intp]
-    mean_rows: dict[int, str]
+    def best(self, values: Floats) -> FreeOptimum:
+        """The best law with these output values."""
+        require_reach(values, self.epsilon, self.metric, self.knots)
+        symmetric = is_symmetric(values, self.density)
+        key = values.size, symmetric
+        if key not in self._programs:
+            self._programs[key] = _Program(self.epsilon, self.knots, values.size, symmetric, self.metric)
+        program = self._programs[key]
+        solution = program.solve(values, self.costs(values), self.method)
+        rows = solution.x[program.floor_of] + solution.x[program.excess_of]
+        prices = _mean_prices(solution, program.mean_rows, self.knots.size, symmetric)
+        return FreeOptimum(solution.objective, self, values, rows, prices)
+
+    def costs(self, values: Floats) -> Floats:
+        """(K, m) what each entry of the rows at the knots adds to the objective."""
+        at_start, at_end = error_costs(values, self.knots[:-1], self.knots[1:], self.power, self.density)
+        costs = np.zeros((self.knots.size, values.size))
+        costs[:-1] += at_start
+        costs[1:] += at_end
+        return costs
 
 
-def _program(
-    values: Floats, epsilon: float, knots: Floats, costs: Floats, symmetric: bool, metric: str
-) -> tuple[LinearProgram, _Unknowns]:
-    # Row k is floor + excess. As the excess is at least 0, each entry needs only one further constraint.
-    levels, count = values.size, knots.size
-    floor_of, excess_of = _numbering(knots, levels, symmetric)
-    program = LinearProgram()
-    program.variables("floor", np.bincount(floor_of, costs.sum(axis=0)).astype(np.float64))
-    num_floors = int(floor_of.max()) + 1
-    excess_costs = np.bincount(excess_of.ravel() - num_floors, costs.ravel())
-    program.variables("excess", excess_costs.astype(np.float64))
-    reach = math.expm1(epsilon)
-    mean_rows: dict[int, str] = {}
-    seen: set[int] = set()
-    for k in range(count // 2 if symmetric else 0, count):
-        entries = [*floor_of.tolist(), *excess_of[k].tolist()]
-        program.equal([(entry, 1.0) for entry in entries], 1.0)
-        if not (symmetric and knots[k] == 0.0):  # there the mean is 0 by symmetry
-            mean_rows[k] = f"mean_{k}"
-            weighted = zip(entries, np.tile(values, 2).tolist(), strict=True)
-            program.equal(list(weighted), float(knots[k]), mean_rows[k])
-        for i in range(levels if metric == "none" else 0):
-            if excess_of[k, i] not in seen:
-                seen.add(excess_of[k, i])
-                program.at_most([(int(excess_of[k, i]), 1.0), (int(floor_of[i]), -reach)], 0.0)
-    if metric != "none":
-        _bound_ratios(program, metric, epsilon, knots, floor_of, excess_of)
-    return program, _Unknowns(floor_of, excess_of, mean_rows)
+class _Program:
+    """The linear program for any values of one number, all symmetric or none."""
+
+    def __init__(self, epsilon: float, knots: Floats, levels: int, symmetric: bool, metric: str) -> None:
+        self._program = program = LinearProgram()
+        # Numbers of the variables, floors (m,) and excesses (K, m); mirror images share one.
+        self.floor_of, self.excess_of = _numbering(knots, levels, symmetric)
+        self._floors = program.variables("floor", np.zeros(int(self.floor_of.max()) + 1))
+        self._excesses = program.variables(
+            "excess", np.zeros(int(self.excess_of.max()) - self._floors.stop + 1)
+        )
+        # Names of the rows for means, and the variables in them, by knot.
+        self.mean_rows: dict[int, str] = {}
+        self._entries: dict[int, list[int]] = {}
+        # Row k is floor + excess. With the excess bounded by 0, each entry needs one further constraint only.
+        reach = math.expm1(epsilon)
+        seen: set[int] = set()
+        for k in range(knots.size // 2 if symmetric else 0, knots.size):
+            entries = [*self.floor_of.tolist(), *self.excess_of[k].tolist()]
+            program.equal([(entry, 1.0) for entry in entries], 1.0)
+            if not (symmetric and knots[k] == 0.0):  # there the mean is 0 by symmetry
+                self.mean_rows[k], self._entries[k] = f"mean_{k}", entries
+                program.equal([(entry, 0.0) for entry in entries], float(knots[k]), self.mean_rows[k])
+            for i in range(levels if metric == "none" else 0):
+                if self.excess_of[k, i] not in seen:
+                    seen.add(self.excess_of[k, i])
+                    program.at_most([(int(self.excess_of[k, i]), 1.0), (int(self.floor_of[i]), -reach)], 0.0)
+        if metric != "none":
+            _bound_ratios(program, metric, epsilon, knots, self.floor_of, self.excess_of)
+
+    def solve(self, values: Floats, costs: Floats, method: Method) -> Solution:
+        """The optimum for these (m,) values and (K, m) costs."""
+        floor_costs = np.bincount(self.floor_of, costs.sum(axis=0))
+        excess_costs = np.bincount(self.excess_of.ravel() - self._floors.stop, costs.ravel())
+        self._program.change_costs(self._floors, floor_costs.astype(np.float64))
+        self._program.change_costs(self._excesses, excess_costs.astype(np.float64))
+        weights = np.tile(values, 2).tolist()
+        for k, entries in self._entries.items():
+            self._program.change_row(self.mean_rows[k], list(zip(entries, weights, strict=True)))
+        return self._program.solve(method)
 
 
 def _mean_prices(solution: Solution, mean_rows: dict[int, str], count: int, symmetric: bool) -> Floats:
@@ -192,15 +229,6 @@ def _bound_ratios(
             if pair not in seen and pair[0] != pair[1]:
                 seen.add(pair)
                 program.at_most([(pair[0], 1.0), (pair[1], -bound)], 0.0)
-
-
-def _knot_costs(values: Floats, knots: Floats, power: int, density: Density) -> Floats:
-    """(K, m) the coefficient of each entry of the rows at the knots in the objective."""
-    at_start, at_end = error_costs(values, knots[:-1], knots[1:], power, density)
-    costs = np.zeros((knots.size, values.size))
-    costs[:-1] += at_start
-    costs[1:] += at_end
-    return costs
 
 
 def _numbering(knots: Floats, levels: int, symmetric: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.linear_program import LinearProgram
-from fl_privquant.design.selection import interval_mass, intervals, selection_law
+from fl_privquant.design.selection import Selections, interval_mass
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
@@ -74,7 +74,8 @@ class _Family:
 
     def __init__(self, values: Floats, density: Density, power: int) -> None:
         self.values, self.density, self.power = values, density, power
-        self.pieces = intervals(values)
+        self.laws = Selections(values)
+        self.pieces = self.laws.pieces
         self.symmetric = is_symmetric(values, density)
         self.left: list[NDArray[np.intp]] = []
         self.right: list[NDArray[np.intp]] = []
@@ -94,9 +95,7 @@ class _Family:
         self.size = used
 
     def law(self, q: Floats) -> Law:
-        return selection_law(
-            self.values, [q[group] for group in self.left], [q[group] for group in self.right]
-        )
+        return self.laws.independent([q[group] for group in self.left], [q[group] for group in self.right])
 
     def normalise(self, q: Floats) -> Floats:
         scaled = np.maximum(q, 0.0)
@@ -141,11 +140,13 @@ class _Family:
 
     def cost(self, q: Floats) -> float:
         """The objective: the paper's bound on the absolute error, or the exact squared error."""
-        if self.power == 1:
-            return float(self.bound_costs @ q)
+        return self.loss_and_cost(q)[1]
+
+    def loss_and_cost(self, q: Floats) -> tuple[float, float]:
+        """The privacy loss of a selection, and its :meth:`cost`."""
         law = self.law(q)
-        at_start, at_end = self.error_costs
-        return float((at_start * law.start_rows).sum() + (at_end * law.end_rows).sum())
+        cost = float(self.bound_costs @ q) if self.power == 1 else law.cost(*self.error_costs)
+        return law.epsilon, cost
 
     def error_slopes(self, q: Floats) -> Floats:
         """Slope of the exact error in the selection probabilities, at q."""
@@ -209,8 +210,7 @@ def _starts(family: _Family, epsilon: float) -> list[Floats]:
     for q in candidates:
         law = family.law(q)
         excess = max(law.epsilon - epsilon, 0.0)
-        error = law.error(family.power, family.density)
-        ranked.append((excess, error, q))
+        ranked.append((excess, law.cost(*family.error_costs), q))
     ranked.sort(key=lambda entry: entry[:2])
     return [q for _, _, q in ranked]
 
@@ -267,8 +267,7 @@ def _descend(family: _Family, q: Floats, epsilon: float, effort: _Effort) -> Flo
     """The best selection in shrinking boxes around the last one; None if none is epsilon-DP."""
     # Allows for float rounding; the certificate of the integer table has no such slack.
     allowed = epsilon * (1.0 + 1e-12)
-    loss = family.law(q).epsilon
-    cost = family.cost(q)
+    loss, cost = family.loss_and_cost(q)
     width = effort.widest
     while width > effort.narrowest:
         lower, upper = _box(family, q, width)
@@ -276,7 +275,7 @@ def _descend(family: _Family, q: Floats, epsilon: float, effort: _Effort) -> Flo
         solved = _solve_box(family, q, lower, upper, epsilon, not private)
         moved = False
         if solved is not None:
-            solved_loss, solved_cost = family.law(solved).epsilon, family.cost(solved)
+            solved_loss, solved_cost = family.loss_and_cost(solved)
             if solved_loss <= allowed:
                 moved = not private or solved_cost < cost * (1.0 - effort.least_gain)
             else:

@@ -42,11 +42,14 @@ class LinearProgram:
         # Imported here because it takes a tenth of a second, which designs that are read from disk save.
         import pulp
 
+        from fl_privquant.design.whole_program import WholeProblem
+
         self._pulp = pulp
-        self._problem = pulp.LpProblem("design", pulp.LpMinimize)
+        self._problem = WholeProblem("design", pulp.LpMinimize)
         self._columns: list[Any] = []
         self._costs: list[float] = []
         self._named: dict[str, Any] = {}
+        self._solvers: dict[Method, Any] = {}
 
     def variables(
         self,
@@ -76,6 +79,14 @@ class LinearProgram:
         self._columns[variable].lowBound = lower
         self._columns[variable].upBound = upper
 
+    def change_costs(self, variables: range, costs: Sequence[float] | Floats) -> None:
+        """Give the variables these costs instead of their own, for the next solution."""
+        self._costs[variables.start : variables.stop] = [float(cost) for cost in costs]
+
+    def change_row(self, name: str, terms: Sequence[tuple[int, float]]) -> None:
+        """Give a named row these coefficients instead, of the same variables in the same order."""
+        self._named[name].expr.update((self._columns[i], c) for i, c in _merged(terms).items())
+
     def solve(self, method: Method = "simplex") -> Solution:
         """The optimum.
 
@@ -84,10 +95,10 @@ class LinearProgram:
         """
         costs = zip(self._columns, self._costs, strict=True)
         self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))
-        self._problem.solve(_solver(self._pulp, method))
+        self._problem.solve(self._solver(method))
         if method == "simplex" and self._problem.status == self._pulp.LpStatusNotSolved:
             # At this tolerance the simplex method can end without a result; interior points then find one.
-            self._problem.solve(_solver(self._pulp, "ipm"))
+            self._problem.solve(self._solver("ipm"))
         status = self._pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
             raise InfeasibleDesignError("the linear program has no solution")
@@ -100,23 +111,34 @@ class LinearProgram:
         duals = {name: float(row.pi) for name, row in self._named.items()}
         return Solution(x, float(np.dot(x, self._costs)), duals)
 
+    def _solver(self, method: Method) -> Any:
+        if method not in self._solvers:
+            self._solvers[method] = _solver(self._pulp, method)
+        return self._solvers[method]
+
     def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
-        # As mirror images share a variable, it may occur twice, and PuLP would keep only the last term.
-        merged: dict[int, float] = {}
-        for i, coefficient in terms:
-            merged[i] = merged.get(i, 0.0) + coefficient
-        expression = self._pulp.LpAffineExpression([(self._columns[i], c) for i, c in merged.items()])
+        expression = self._pulp.LpAffineExpression([(self._columns[i], c) for i, c in _merged(terms).items()])
         row = self._pulp.LpConstraint(expression, sense, rhs=bound)
         self._problem.addConstraint(row, name)
         if name is not None:
             self._named[name] = row
 
 
+def _merged(terms: Sequence[tuple[int, float]]) -> dict[int, float]:
+    # Mirror images share a variable, which may thus occur twice; PuLP would keep only the last.
+    merged: dict[int, float] = {}
+    for i, coefficient in terms:
+        merged[i] = merged.get(i, 0.0) + coefficient
+    return merged
+
+
 def _solver(pulp: Any, method: Method) -> Any:
     if method == "cbc":
         options = [f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"]
         return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, options=options)
-    return pulp.HiGHS(
+    from fl_privquant.design.whole_program import WholeProgramHighs
+
+    return WholeProgramHighs(
         msg=False,
         solver=method,
         primal_feasibility_tolerance=_TOLERANCE,

@@ -45,10 +45,23 @@ _START_BEYOND = 1.12
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective for some values, and its gradient in the values where that is known."""
+    """The objective for some values, and what computes its gradient in the values where that is known."""
 
     objective: float
-    gradient: Floats | None = None
+    gradient: Callable[[], Floats] | None = None
+
+
+def evaluated_once(evaluate: Callable[[Floats], Evaluation]) -> Callable[[Floats], Evaluation]:
+    """The same function of values, which computes nothing twice: descents often meet at an end of a range."""
+    known: dict[bytes, Evaluation] = {}
+
+    def once(values: Floats) -> Evaluation:
+        key = values.tobytes()
+        if key not in known:
+            known[key] = evaluate(values)
+        return known[key]
+
+    return once
 
 
 @dataclass
@@ -248,7 +261,7 @@ class BinSearch:
             seen.append((evaluation.objective, np.array(point)))
             steps = _SHAPE_STEP * np.eye(point.size)
             shifts = np.array([to_values(point + step) - to_values(point - step) for step in steps])
-            gradient = np.zeros(self.levels) if evaluation.gradient is None else evaluation.gradient
+            gradient = np.zeros(self.levels) if evaluation.gradient is None else evaluation.gradient()
             return evaluation.objective, shifts @ gradient / (2.0 * _SHAPE_STEP)
 
         if start.size == 1:

@@ -8,7 +8,9 @@ Reference: Cai, Zhang, Khalili, UAI 2024, algorithm 1 and the equation of p(x, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -59,17 +61,51 @@ def pair_law(values: Floats, pairs: list[tuple[Interval, Floats]]) -> Law:
 
     The matrices are (split, m - split): left bins by right bins.
     """
-    rows = [
-        [_row(values, interval.split, joint, x) for x in (interval.start, interval.end)]
-        for interval, joint in pairs
-    ]
-    return Law(
-        values,
-        np.array([interval.start for interval, _ in pairs]),
-        np.array([interval.end for interval, _ in pairs]),
-        np.array([start for start, _ in rows]),
-        np.array([end for _, end in rows]),
-    )
+    return Selections(values, [interval for interval, _ in pairs]).pair_law([joint for _, joint in pairs])
+
+
+class Selections:
+    """The laws on given bins: what all of them share is computed once."""
+
+    def __init__(self, values: Floats, pieces: list[Interval] | None = None) -> None:
+        self.values = values
+        self.pieces = intervals(values) if pieces is None else pieces
+
+    @cached_property
+    def _ends(self) -> tuple[Floats, Floats]:
+        starts = np.array([interval.start for interval in self.pieces])
+        return starts, np.array([interval.end for interval in self.pieces])
+
+    @cached_property
+    def _to_high(self) -> list[Floats]:
+        """(2, split, m - split) for each piece: the share of the right bin at its start and at its end."""
+        shares = []
+        for interval in self.pieces:
+            low, high = self.values[: interval.split, None], self.values[None, interval.split :]
+            at = np.array([interval.start, interval.end])[:, None, None]
+            shares.append(np.clip((at - low) / (high - low), 0.0, 1.0))
+        return shares
+
+    def pair_law(self, joints: Sequence[Floats]) -> Law:
+        """The law of :func:`pair_law` with these matrices, one for each piece."""
+        rows = np.empty((2, len(self.pieces), self.values.size))
+        for k, (interval, joint, share) in enumerate(zip(self.pieces, joints, self._to_high, strict=True)):
+            to_high = joint * share
+            np.add.reduce(joint - to_high, axis=2, out=rows[:, k, : interval.split])
+            np.add.reduce(to_high, axis=1, out=rows[:, k, interval.split :])
+        return Law(self.values, *self._ends, rows[0], rows[1])
+
+    def independent(self, left: list[Floats], right: list[Floats]) -> Law:
+        """The law of :func:`selection_law`."""
+        return self.pair_law([np.multiply.outer(lhs, rhs) for lhs, rhs in zip(left, right, strict=True)])
+
+    def mirrored(self, selection: list[Floats]) -> Law:
+        """The law of :func:`mirrored_selection`."""
+        levels = self.values.size
+        return self.independent(
+            [selection[piece.split - 1] for piece in self.pieces],
+            [selection[levels - piece.split - 1][::-1] for piece in self.pieces],
+        )
 
 
 def selection_law(values: Floats, left: list[Floats], right: list[Floats]) -> Law:
@@ -78,9 +114,7 @@ def selection_law(values: Floats, left: list[Floats], right: list[Floats]) -> La
     For each of ``intervals(values)``, ``left`` and ``right`` have the distributions over the bins on its left
     (split entries) and on its right (m - split entries).
     """
-    pieces = intervals(values)
-    joint = [np.outer(lhs, rhs) for lhs, rhs in zip(left, right, strict=True)]
-    return pair_law(values, list(zip(pieces, joint, strict=True)))
+    return Selections(values).independent(left, right)
 
 
 def mirrored_selection(values: Floats, selection: list[Floats]) -> Law:
@@ -88,16 +122,4 @@ def mirrored_selection(values: Floats, selection: list[Floats]) -> Law:
 
     The left bin is drawn from q_j, the right one from q_{m-j} counted from the right end.
     """
-    levels = values.size
-    pieces = intervals(values)
-    return selection_law(
-        values,
-        [selection[piece.split - 1] for piece in pieces],
-        [selection[levels - piece.split - 1][::-1] for piece in pieces],
-    )
-
-
-def _row(values: Floats, split: int, joint: Floats, x: float) -> Floats:
-    low, high = values[:split, None], values[None, split:]
-    to_high = joint * np.clip((x - low) / (high - low), 0.0, 1.0)
-    return np.concatenate([(joint - to_high).sum(axis=1), to_high.sum(axis=0)])
+    return Selections(values).mirrored(selection)

@@ -12,7 +12,7 @@ import numpy as np
 from fl_privquant.array_types import Floats
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.density import Density
-from fl_privquant.law.law import Law
+from fl_privquant.law.law import Law, error_costs
 from fl_privquant.statement import PrivacyStatement, Unit
 
 # How far below the budget laws are designed, as a share; most need no slack.
@@ -51,6 +51,21 @@ class Tuned:
     error: float
 
 
+class _ErrorOf:
+    """The error of laws, most of which have the same values and pieces and so the same coefficients."""
+
+    def __init__(self, density: Density, power: int) -> None:
+        self._density, self._power = density, power
+        self._of: tuple[Floats, Floats, Floats] | None = None
+        self._costs: tuple[Floats, Floats] = (np.empty(0), np.empty(0))
+
+    def __call__(self, law: Law) -> float:
+        of = law.values, law.starts, law.ends
+        if self._of is None or any(new is not old for new, old in zip(of, self._of, strict=True)):
+            self._of, self._costs = of, error_costs(*of, self._power, self._density)
+        return law.cost(*self._costs)
+
+
 def tune_rate(
     law_of: Callable[[float], Law], rates: Floats, epsilon: float, density: Density, power: int
 ) -> Tuned:
@@ -59,6 +74,7 @@ def tune_rate(
     The loss need not be monotone in the rate: all of ``rates`` (increasing) are tried, and then ever finer
     grids around the best one.
     """
+    error_of = _ErrorOf(density, power)
     best: Tuned | None = None
     grid = rates
     for _ in range(_REFINEMENTS):
@@ -66,7 +82,7 @@ def tune_rate(
             law = law_of(rate)
             if law.epsilon > epsilon:
                 continue
-            error = law.error(power, density)
+            error = error_of(law)
             if best is None or error < best.error:
                 best = Tuned(rate, law, error)
         if best is None:

@@ -65,7 +65,8 @@ class Law:
                 f"law: rows of shape {self.start_rows.shape} and {self.end_rows.shape}, expected "
                 f"({pieces}, {levels}): one row per piece and one column per value"
             )
-        if pieces == 0 or np.any(self.ends <= self.starts) or np.any(np.diff(self.starts) <= 0):
+        rising = pieces > 0 and (self.starts < self.ends).all() and (self.starts[:-1] < self.starts[1:]).all()
+        if not rising:
             raise InvalidSpecError("law: pieces must be non-empty intervals in increasing order")
 
     @classmethod
@@ -92,7 +93,8 @@ class Law:
         Exact up to floating-point rounding. The table that is sampled from is certified in integers, see
         :mod:`fl_privquant.law.table`.
         """
-        largest, smallest = self.rows.max(axis=0), self.rows.min(axis=0)
+        largest = np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0))
+        smallest = np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))
         used = largest > 0.0
         if np.any(smallest[used] <= 0.0):
             return math.inf
@@ -123,7 +125,10 @@ class Law:
 
     def error(self, power: int, density: Density | ArrayLike | None = None) -> float:
         """E|M(X) - X|^power: :meth:`mae` for power 1, :meth:`mse` for 2."""
-        at_start, at_end = error_costs(self.values, self.starts, self.ends, power, density)
+        return self.cost(*error_costs(self.values, self.starts, self.ends, power, density))
+
+    def cost(self, at_start: Floats, at_end: Floats) -> float:
+        """The error whose coefficients, (K, m) each, :func:`error_costs` has computed for these pieces."""
         return float((at_start * self.start_rows).sum() + (at_end * self.end_rows).sum())
 
     @cached_property

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -121,11 +121,15 @@ def theta_of_two_levels(table: CertifiedTable) -> float:
 
 @lru_cache(maxsize=64)
 def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: float) -> ChordMoments:
-    values = [rate * aggregate_renyi(trials, theta, num_honest, rate + 1.0) for rate in _RATES]
-    return ChordMoments(np.array(_RATES), np.array(values), max_loss)
+    kept: _Binomials = {}
+    # The largest order first: it needs the widest range of the binomial laws.
+    falling = [rate * aggregate_renyi(trials, theta, num_honest, rate + 1.0, kept) for rate in _RATES[::-1]]
+    return ChordMoments(np.array(_RATES), np.array(falling[::-1]), max_loss)
 
 
-def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:
+def aggregate_renyi(
+    trials: int, theta: float, num_clients: int, order: float, kept: _Binomials | None = None
+) -> float:
     """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
 
     It is computed by convolution, exactly except for rounding, which is upwards. The worst inputs are:
@@ -138,6 +142,8 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
       quasi-convex. Which number is the worst is not known, so all are tried. (Whole clients at 1 or -1
       are among these cases, so the figure is attained or nearly so.)
     * *One direction is enough:* the divergence from the input 1 to -1 mirrors that from -1 to 1.
+
+    Calls with other orders may share ``kept``: binomial laws, which are computed once.
 
     >>> alone = aggregate_renyi(3, 0.1, 1, 2.0)
     >>> together = aggregate_renyi(3, 0.1, 10, 2.0)
@@ -157,7 +163,7 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     # For every N, compare the sum with N bits as at 1 to the sum with N + trials such bits.
     earlier: deque[_Sum] = deque(maxlen=trials)
     worst = 0.0
-    for later in _all_sums(num_clients * trials, theta, _cut(loss, order)):
+    for later in _all_sums(num_clients * trials, theta, _cut(loss, order), {} if kept is None else kept):
         if len(earlier) == trials:
             worst = max(worst, _divergence(later, earlier[0], loss, order))
         earlier.append(later)
@@ -171,16 +177,20 @@ class _Sum(NamedTuple):
     pmf: Floats
 
 
-def _all_sums(count: int, theta: float, cut: float) -> Iterator[_Sum]:
+_Binomials: TypeAlias = dict[tuple[int, float], _Sum]
+"""Parts of binomial laws, by their number of bits and the probability of a one."""
+
+
+def _all_sums(count: int, theta: float, cut: float, kept: _Binomials) -> Iterator[_Sum]:
     """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count.
 
     They are computed in blocks: bits that are the same for a whole block of N are convolved once.
     """
     size = min(_BLOCK, count)
-    few = [_bits(ones, size - ones, theta, cut) for ones in range(size + 1)]
+    few = [_bits(ones, size - ones, theta, cut, kept) for ones in range(size + 1)]
     for first in range(0, count + 1, size + 1):
         first_of_block = min(first, count - size)
-        core = _bits(first_of_block, count - size - first_of_block, theta, cut)
+        core = _bits(first_of_block, count - size - first_of_block, theta, cut, kept)
         for ones in range(first - first_of_block, size + 1):
             yield _Sum(core.start + few[ones].start, np.convolve(core.pmf, few[ones].pmf))
 
@@ -197,14 +207,15 @@ def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
     p = first.pmf[low - first.start : high - first.start]
     q = second.pmf[low - second.start : high - second.start]
     positive = (p > 0.0) & (q > 0.0)
-    q = q[positive]
+    if not positive.all():
+        p, q = p[positive], q[positive]
     tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
     with np.errstate(over="ignore", divide="ignore"):
-        excess = float((q * _power_excess(p[positive] / q - 1.0, order)).sum()) + tails
+        excess = float((q * _power_excess(p / q - 1.0, order)).sum()) + tails
     return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
 
 
-def _bits(ones: int, zeros: int, theta: float, cut: float) -> _Sum:
+def _bits(ones: int, zeros: int, theta: float, cut: float, kept: _Binomials) -> _Sum:
     """The sum of ``ones`` bits as at input 1 and ``zeros`` bits as at -1."""
     parts = []
     for count, success in ((ones, 0.5 + theta), (zeros, 0.5 - theta)):
@@ -212,14 +223,19 @@ def _bits(ones: int, zeros: int, theta: float, cut: float) -> _Sum:
         reach = math.sqrt(-math.log(cut) * count / 2.0) + 1.0
         low = max(0, math.floor(count * success - reach))
         high = min(count, math.ceil(count * success + reach))
-        parts.append((low, binomial(np.arange(low, high + 1), count, success)))
+        law = kept.get((count, success))
+        if law is None or not law.start <= low <= high < law.start + law.pmf.size:
+            law = kept[count, success] = _Sum(low, binomial(np.arange(low, high + 1), count, success))
+        parts.append((low, law.pmf[low - law.start : high + 1 - law.start]))
     return _Sum(parts[0][0] + parts[1][0], np.convolve(parts[0][1], parts[1][1]))
 
 
 def _power_excess(h: Floats, order: float) -> Floats:
     """(1 + h)^a - 1 - a h, without cancellation where h is small."""
-    series = order * (order - 1.0) / 2.0 * h**2 * (1.0 + (order - 2.0) / 3.0 * h)
     small = np.abs(h) < _SMALL / order
+    if not small.any():
+        return np.asarray(np.expm1(order * np.log1p(h)) - order * h)
+    series = order * (order - 1.0) / 2.0 * h**2 * (1.0 + (order - 2.0) / 3.0 * h)
     return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
 
 

@@ -252,8 +252,9 @@ def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
     exact = math.fsum(count * loss.log_moment(rate) for loss, count in losses)
     best = math.inf
     size, step = _LEAST_GRID, math.inf
+    window = _window(losses, rate)
     while True:
-        total = _Total.of(losses, rate, size)
+        total = _Total.of(losses, rate, size, window)
         best = min(best, total.epsilon(left))
         excess, allowed = total.log_moment - exact, _GRID_EXCESS * best * rate
         if excess <= allowed < math.inf or size >= _MOST_GRID or total.step > 0.6 * step:
@@ -275,8 +276,15 @@ class _Total:
     outside: float
 
     @classmethod
-    def of(cls, losses: list[tuple[PrivacyLoss, int]], rate: float, size: int) -> _Total:
-        low, high, shift = _window(losses, rate)
+    def of(
+        cls,
+        losses: list[tuple[PrivacyLoss, int]],
+        rate: float,
+        size: int,
+        window: tuple[float, float, float],
+    ) -> _Total:
+        """The law on a grid of ``size`` points, for the range and shift of :func:`_window`."""
+        low, high, shift = window
         span = max(float(loss.losses[-1] - loss.losses[0]) for loss, _ in losses)
         step = max((high - low) / (size - 4), span / _MOST_SINGLE, 1e-12)
         top = max(float(loss.losses[-1]) for loss, _ in losses)

@@ -28,6 +28,8 @@ from fl_privquant.errors import InvalidSpecError
 ROUNDING = 1e-14
 """Relative error, and error of a loss, of a few dozen operations in floating point."""
 
+_LEAST_EXPONENT = -700.0
+
 
 @dataclass(frozen=True, eq=False)
 class PrivacyLoss:
@@ -89,9 +91,14 @@ class PrivacyLoss:
 
         It is never below the exact value, as it includes the slack.
         """
-        exponents = rate * self.losses + self._log_masses
+        exponents = rate * self.losses
+        exponents += self._log_masses
         peak = float(exponents.max())
-        return peak + math.log(float(np.exp(exponents - peak).sum())) + self.slack + ROUNDING * abs(peak)
+        exponents -= peak
+        # Rounded up to this, which is nothing next to 1: numbers close to underflow take five times as long.
+        np.maximum(exponents, _LEAST_EXPONENT, out=exponents)
+        total = float(np.exp(exponents, out=exponents).sum())
+        return peak + math.log(total) + self.slack + ROUNDING * abs(peak)
 
     @cached_property
     def _log_masses(self) -> Floats:

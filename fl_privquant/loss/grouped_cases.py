@@ -225,9 +225,14 @@ class OtherClients:
             first += size
         return largest
 
-    def probed(self) -> float:
-        """The separation in two cases only: all others at the lower row, and the last case. No bound."""
-        return max(self._bound(0, 1), self._bound(self._end - 1, 1))
+    def probed(self, enough: float = math.inf) -> float:
+        """The separation in two cases only: all others at the lower row, and the last case. No bound.
+
+        As soon as the separation is known to be at least ``enough``, some number that is at least ``enough``,
+        and at most the separation, is returned.
+        """
+        first = self._bound(0, 1, enough)
+        return first if first >= enough else max(first, self._bound(self._end - 1, 1, enough))
 
     @property
     def _end(self) -> int:
@@ -286,18 +291,21 @@ class OtherClients:
             return None
         return _Unit.of(draws, least, _RARELY_MORE_BLOCKS)
 
-    def _bound(self, first: int, size: int) -> float:
-        """A bound of the separation in all cases with ``first`` to ``first + size - 1`` at the upper row."""
+    def _bound(self, first: int, size: int, enough: float = math.inf) -> float:
+        """A bound of the separation in all cases with ``first`` to ``first + size - 1`` at the upper row.
+
+        As soon as the bound is known to be at least ``enough``, some number that is at least ``enough``, and
+        at most the bound, is returned.
+        """
         lower = self.others - first - (size - 1)
         others = convolve(self._power(self._upper, first), self._power(self._lower, lower), _DIRECT, _CUT)
         mixture = [WeightedLaw(others, 1.0)] if size == 1 else self._mixture(others, self._units(size))
-        ends = np.linspace(0.0, 1.0, self.law.num_cells + 1)
-        separations = [
-            self._pair(mixture, middle, upper) / float(upper)
-            for nearest, upper in pairwise(ends)
-            for middle in {0.5 * float(nearest), 1.0 - 0.5 * float(nearest)}
-        ]
-        return max(separations)
+        largest = -math.inf
+        for distance, rows in self._rows:
+            largest = max(largest, self._pair(mixture, rows, distance) / distance)
+            if largest >= enough:
+                break
+        return largest
 
     def _mixture(self, others: LatticeLaw, units: list[tuple[_Unit, int]]) -> list[WeightedLaw]:
         """The components of the mixture. The one that leaves out the most units comes first."""
@@ -313,9 +321,21 @@ class OtherClients:
             mixture.append(WeightedLaw(total, float(weights[at])))
         return mixture
 
-    def _pair(self, mixture: list[WeightedLaw], middle: float, distance: float) -> float:
+    @cached_property
+    def _rows(self) -> list[tuple[float, tuple[Floats, Floats]]]:
+        """The distances of two shares that are compared, and their rows."""
+        pairs = [
+            (float(upper), middle)
+            for nearest, upper in pairwise(np.linspace(0.0, 1.0, self.law.num_cells + 1))
+            for middle in {0.5 * float(nearest), 1.0 - 0.5 * float(nearest)}
+        ]
+        return [
+            (distance, (self.law.row(middle + 0.5 * distance), self.law.row(middle - 0.5 * distance)))
+            for distance, middle in pairs
+        ]
+
+    def _pair(self, mixture: list[WeightedLaw], rows: tuple[Floats, Floats], distance: float) -> float:
         """The separation of two shares at a distance; the adversary knows the component of the mixture."""
-        rows = (self.law.row(middle + sign * 0.5 * distance) for sign in (1.0, -1.0))
         first, second = (
             np.concatenate([part.weight * np.convolve(row, part.law.values) for part in mixture])
             for row in rows

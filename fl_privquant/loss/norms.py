@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fl_privquant import checks
+from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.renyi import renyi_per_squared_distance
@@ -162,11 +163,10 @@ def continuous_law_loss(
     if num_honest > 1 and _certificate(table, num_honest) is not None:
         # Where the secure sum is certified, the bound of the local view is no better, and takes longer.
         return None
-    law, update = table.law, UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
+    law, update = _KnownLaw.of(table.law), UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
 
-    @lru_cache(maxsize=256)
     def renyi(order: float) -> float:
-        return renyi_per_squared_distance(law, order) * update.widened**2
+        return _renyi(law, order) * update.widened**2
 
     # Each order takes some tenths of a second. In between, the logarithm of a moment is a convex function of
     # its rate (the order less one), and 0 at rate 0, so that it lies below the chord of those on both sides.
@@ -186,6 +186,24 @@ def continuous_law_loss(
     if math.isinf(renyi(2.0)):
         return None
     return NamedLoss(NormBound(by_chord), "l2 renyi")
+
+
+@dataclass(frozen=True)
+class _KnownLaw:
+    """A law identified by its numbers, so that equal laws are bounded once, whatever the norms."""
+
+    numbers: tuple[bytes, ...]
+    law: Law = field(compare=False)
+
+    @classmethod
+    def of(cls, law: Law) -> _KnownLaw:
+        arrays = (law.values, law.starts, law.ends, law.start_rows, law.end_rows)
+        return cls(tuple(array.tobytes() for array in arrays), law)
+
+
+@lru_cache(maxsize=1024)
+def _renyi(known: _KnownLaw, order: float) -> float:
+    return renyi_per_squared_distance(known.law, order)
 
 
 @lru_cache(maxsize=64)

@@ -145,25 +145,28 @@ def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
     inside = slopes[pieces[0]][:, None, None, :]
     steps = np.broadcast_to((x_ends - y_ends)[..., None], (len(boxes), 2, 2, 1))
     apart = np.abs(steps) > _MEETING
-    chords = np.divide(p - q, steps, out=np.broadcast_to(inside, (p - q).shape).copy(), where=apart)
+    rise, ratio = p - q, p / q
+    beyond = ratio - 1.0
+    chords = np.divide(rise, steps, out=np.broadcast_to(inside, rise.shape).copy(), where=apart)
     gaps = np.maximum(np.maximum(boxes[:, 0] - boxes[:, 3], boxes[:, 2] - boxes[:, 1]), 0.0)
     meeting = gaps <= _MEETING
     with np.errstate(over="ignore", invalid="ignore"):
-        weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
+        excess = _excess(beyond, order)
+        weights = _largest(excess) / np.minimum(q[:, 0, 0], q[:, 0, 1])
         # A chord between two pieces is the same mixture of slopes, from one to the other, for every output.
         beside = _rates(weights, slopes[pieces] ** 2).max(axis=0)
         for box in np.flatnonzero(meeting & (np.abs(pieces[0] - pieces[1]) > 1)):
             first, last = sorted(pieces[:, box])
             beside[box] = _rates(weights[box], slopes[first : last + 1] ** 2).max()
-        rate = np.where(meeting, beside, _rates(weights, (chords**2).max(axis=(1, 2))))
+        rate = np.where(meeting, beside, _rates(weights, _largest(chords**2)))
         squares = np.where(meeting, 0.0, gaps**2)
         bound = np.divide(np.log1p(rate * squares), squares, out=rate.copy(), where=squares > 0.0)
-    shown = _divergence(p, q, order)
+    shown = _divergence(q, beyond, excess, order)
     distances = steps[..., 0] ** 2
     quotients = np.divide(shown, distances, out=np.zeros_like(shown), where=apart[..., 0])
     # No divergence exceeds that of infinite order, whose largest value in a box is at a corner.
     capped = np.divide(
-        np.log(p / q).max(axis=(1, 2, 3)), squares, out=np.full(len(boxes), np.inf), where=squares > 0.0
+        np.log(_largest(ratio).max(axis=1)), squares, out=np.full(len(boxes), np.inf), where=squares > 0.0
     )
     return np.minimum(bound / (order - 1.0), capped), float(quotients.max())
 
@@ -179,13 +182,22 @@ def _piece(law: Law, ends: Floats) -> NDArray[np.intp]:
     return np.asarray(np.searchsorted(law.starts, ends.mean(axis=1), side="right") - 1)
 
 
-def _divergence(p: Floats, q: Floats, order: float) -> Floats:
-    """D_order(p || q) over the last axis, without cancellation where p and q are close."""
-    h = p / q - 1.0
+def _largest(corners: Floats) -> Floats:
+    """The largest of the four corners of each box, (boxes, 2, 2, outputs): one for each output."""
+    return np.maximum(
+        np.maximum(corners[:, 0, 0], corners[:, 0, 1]), np.maximum(corners[:, 1, 0], corners[:, 1, 1])
+    )
+
+
+def _divergence(q: Floats, h: Floats, excess: Floats, order: float) -> Floats:
+    """D_order(p || q) over the last axis, without cancellation where p and q are close.
+
+    ``h`` is p / q - 1, and ``excess`` its :func:`_excess`.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        power_sum = np.log1p((q * h**2 * _excess(h, order)).sum(axis=-1)) / (order - 1.0)
+        power_sum = np.log1p((q * h**2 * excess).sum(axis=-1)) / (order - 1.0)
     # The divergence is at most that of infinite order. This also covers an overflow.
-    return np.asarray(np.fmin(power_sum, np.log1p(h).max(axis=-1)))
+    return np.asarray(np.fmin(power_sum, np.log1p(h.max(axis=-1))))
 
 
 def _excess(h: Floats, order: float) -> Floats:

@@ -361,13 +361,17 @@ class _Score:
         # The relative error of a power grows with its logarithm; powers below 1 count as 1.
         units = 4.0 * np.finfo(np.float64).eps * (1.0 + np.where(ratio > 0.0, logarithm, 1.0))
         divergences = np.empty((len(self.base), orders.size))
-        for at, order in enumerate(orders.tolist()):
-            with np.errstate(over="ignore"):
-                powers = np.exp(order * logarithm)
+        powers, rounding, line = (np.empty_like(ratio) for _ in range(3))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for at, order in enumerate(orders.tolist()):
+                np.exp(np.multiply(order, logarithm, out=powers), out=powers)
                 # The difference cancels where the ratio is small; its largest error is added.
-                rounding = units * (1.0 + order) * np.maximum(powers, 1.0)
-                excess = np.maximum(powers - 1.0 - order * ratio, 0.0) + rounding
-            with np.errstate(over="ignore", invalid="ignore"):
+                np.multiply(units, 1.0 + order, out=rounding)
+                rounding *= np.maximum(powers, 1.0, out=line)
+                powers -= 1.0
+                powers -= np.multiply(order, ratio, out=line)
+                excess = np.maximum(powers, 0.0, out=powers)
+                excess += rounding
                 divergences[:, at] = np.einsum("ij,ij->i", self.base, excess)
         # NaN arises where both the power and the quotient overflow.
         return self.weight * self.room * np.where(np.isnan(divergences), np.inf, divergences)

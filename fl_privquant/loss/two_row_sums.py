@@ -78,11 +78,19 @@ _MOST_COPIES = 1 << 20
 _LARGEST, _ROOM = 4.0, 1.25
 # The least slack of a step. It is far above the tails that are cut off; with less, nothing is certified.
 _LEAST_SPARE = 1e-26
+# Covers the rounding of a limit that is divided and multiplied again.
+_BEYOND = 1.0 + 1e-15
 
 
 @lru_cache(maxsize=256)
 def sum_separation(
-    law: TwoRows, num_honest: int, rate: float, bits: int = 1, stratified: bool = False, probed: bool = False
+    law: TwoRows,
+    num_honest: int,
+    rate: float,
+    bits: int = 1,
+    stratified: bool = False,
+    probed: bool = False,
+    enough: float = math.inf,
 ) -> float:
     """The least certified separation a for the rate b; infinite where nothing is certified.
 
@@ -92,7 +100,8 @@ def sum_separation(
     ``num_honest`` clients have their codes in the sum, the protected one included. Each code is the sum of
     ``bits`` draws from the law for one input: all with the same share, as in step 4 of the proof, or
     ``stratified``, as in step 5. With ``probed``, only two cases of the other clients are computed: that is
-    quick, and close enough to compare designs, but *no guarantee*.
+    quick, and close enough to compare designs, but *no guarantee*. Probing ends as soon as the separation is
+    known to be at least ``enough``, with some number that is.
     """
     copies = min(num_honest * bits, _MOST_COPIES - _MOST_COPIES % bits)
     if copies < 2 * bits or law.num_cells > MOST_CELLS or law.width(copies) > _MOST_POINTS:
@@ -103,7 +112,11 @@ def sum_separation(
         if spare < _LEAST_SPARE:
             return math.inf
         others = OtherClients(law, copies - 1, spare)
-        separation = bits * (others.probed() if probed else others.worst())
+        limit = enough / (bits * law.slope) * _BEYOND
+        separation = bits * (others.probed(limit) if probed else others.worst())
+        if probed and separation * law.slope >= enough:
+            # A larger guess below would leave less to spare, and so separate more.
+            return separation * law.slope
         if separation <= most:
             return separation * law.slope
         most = _ROOM * separation

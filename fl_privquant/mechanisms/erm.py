@@ -19,8 +19,8 @@ import numpy as np
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
-from fl_privquant.design.search import BinSearch, Evaluation
-from fl_privquant.design.selection import mirrored_selection
+from fl_privquant.design.search import BinSearch, Evaluation, evaluated_once
+from fl_privquant.design.selection import Selections
 from fl_privquant.design.tuning import Tuned, tune_rate
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
@@ -69,18 +69,26 @@ def design_erm(spec: ErmSpec) -> TableMechanism:
 
 def erm_law(bins: Floats, gamma: float) -> Law:
     """The exact law of ERM on the given bins."""
+    return Selections(bins).mirrored(_selection(bins, gamma))
+
+
+def _selection(bins: Floats, gamma: float) -> list[Floats]:
+    """The weights q_j, over j bins, for each number j of them."""
     selection = [np.ones(1)]
     for n in range(2, bins.size + 1):
         weights = np.exp(gamma * (bins[:n] - bins[n - 1]) / (2.0 * (bins[n - 1] - bins[0])))
         selection.append(weights / weights.sum())
-    return mirrored_selection(bins, selection)
+    return selection
 
 
 def _tune(spec: ErmSpec, values: Floats) -> Tuned:
     epsilon = (spec.epsilon or 0.0) * (1.0 - _ROUNDING_ROOM)
     gammas = _GAMMAS if spec.gamma is None else np.array([spec.gamma])
+    laws = Selections(values)
     try:
-        return tune_rate(lambda gamma: erm_law(values, gamma), gammas, epsilon, spec.density, spec.power)
+        return tune_rate(
+            lambda gamma: laws.mirrored(_selection(values, gamma)), gammas, epsilon, spec.density, spec.power
+        )
     except InfeasibleDesignError:
         raise InfeasibleDesignError(
             f"erm: no gamma > 0 has epsilon {spec.epsilon:g} with {spec.levels} levels; its uniform choice "
@@ -91,7 +99,7 @@ def _tune(spec: ErmSpec, values: Floats) -> Tuned:
 def _search(spec: ErmSpec) -> Codebook:
     least = least_outer_value(spec.epsilon or 0.0) * (1.0 + 1e-6)
     search = BinSearch(
-        lambda values: Evaluation(_tune(spec, values).error),
+        evaluated_once(lambda values: Evaluation(_tune(spec, values).error)),
         spec.levels,
         least,
         spec.max_value if spec.max_value is not None else 4.0 * least,

@@ -21,13 +21,13 @@ import numpy as np
 
 from fl_privquant.array_types import Floats
 from fl_privquant.checks import number_in, one_of, whole_in
-from fl_privquant.design.free import design_free, place_knots
+from fl_privquant.design.free import FreeFamily, design_free, place_knots
 from fl_privquant.design.independent import design_independent
 from fl_privquant.design.linear_program import Method
 from fl_privquant.design.metric import METRICS, least_metric_value
 from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
-from fl_privquant.design.search import BinSearch, Evaluation
+from fl_privquant.design.search import BinSearch, Evaluation, evaluated_once
 from fl_privquant.design.tuning import design_with_slack
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
@@ -150,13 +150,13 @@ def _search(spec: OptmSpec) -> Codebook:
 
 def _evaluation(spec: OptmSpec) -> Callable[[Floats], Evaluation]:
     if spec.family == "free":
-        knots = _grid(spec)
+        family = FreeFamily(spec.epsilon, spec.density, spec.power, _grid(spec), metric=spec.metric)
 
         def free(values: Floats) -> Evaluation:
-            optimum = design_free(values, spec.epsilon, spec.density, spec.power, knots, metric=spec.metric)
-            return Evaluation(optimum.objective, optimum.gradient)
+            optimum = family.best(values)
+            return Evaluation(optimum.objective, lambda: optimum.gradient)
 
-        return free
+        return evaluated_once(free)
 
     last: list[Floats] = []
 

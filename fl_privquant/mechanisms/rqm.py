@@ -21,7 +21,7 @@ import scipy
 from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import least_outer_value
-from fl_privquant.design.selection import mirrored_selection
+from fl_privquant.design.selection import Selections
 from fl_privquant.design.tuning import tune_rate
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
@@ -66,7 +66,11 @@ def design_rqm(spec: RqmSpec) -> TableMechanism:
 
 def rqm_law(bins: Floats, keep: float) -> Law:
     """The exact law of RQM on the given bins (uniform in the published mechanism)."""
-    return mirrored_selection(bins, [nearest_kept(count, keep) for count in range(1, bins.size + 1)])
+    return _law(Selections(bins), keep)
+
+
+def _law(bins: Selections, keep: float) -> Law:
+    return bins.mirrored([nearest_kept(count, keep) for count in range(1, bins.values.size + 1)])
 
 
 def nearest_kept(count: int, keep: float) -> Floats:
@@ -96,9 +100,9 @@ def _tune(spec: RqmSpec, epsilon: float) -> tuple[float, float, Law]:
 
     def error(margin: float) -> float:
         nonlocal best
-        bins = _bins(spec.levels, margin)
+        bins = Selections(_bins(spec.levels, margin))
         try:
-            tuned = tune_rate(lambda keep: rqm_law(bins, keep), keeps, epsilon, spec.density, spec.power)
+            tuned = tune_rate(lambda keep: _law(bins, keep), keeps, epsilon, spec.density, spec.power)
         except InfeasibleDesignError:
             return 1e6 / margin  # wider bins are more private
         candidate = (tuned.error, margin, tuned.rate, tuned.law)

@@ -29,6 +29,8 @@ _AT_ONCE = 1 << 21
 _MOST_EXPONENT = 700.0
 _GRID = 2001
 _TRAPEZOIDS = 4001
+# Orthonormal vectors are kept for a while if they have no more numbers than this in all.
+_FEW_NUMBERS = 1 << 12
 
 
 def cap_share(height: Floats, dimension: int) -> Floats:
@@ -171,11 +173,25 @@ class RandomCodebook:
 
 
 def orthonormal_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
-    """(count, dimension) orthonormal vectors derived from a seed, with a law that no rotation changes."""
+    """(count, dimension) orthonormal vectors derived from a seed, with a law that no rotation changes.
+
+    The array is read only. Small arrays are kept for a while, because a simulation encodes and decodes with
+    the same vectors.
+    """
+    small = count * dimension <= _FEW_NUMBERS
+    return (_kept_rows if small else _rows)(seed, draw, count, dimension)
+
+
+def _rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
     normals = RandomCodebook(seed, draw, dimension).normals(0, count).astype(np.float64)
     factor, triangle = np.linalg.qr(normals.T)
     # The signs make the factor unique, and so its law uniform.
-    return np.asarray((factor * np.sign(np.diagonal(triangle))).T)
+    rows = np.asarray((factor * np.sign(np.diagonal(triangle))).T)
+    rows.flags.writeable = False
+    return rows
+
+
+_kept_rows = lru_cache(maxsize=64)(_rows)
 
 
 def normal_numbers(stream: RandomStream, count: int) -> Floats:

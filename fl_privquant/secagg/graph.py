@@ -54,6 +54,7 @@ class Graph:
         self._complete = k == n - 1
         # On a ring: how many neighbours a client has on either side, and where on it each client stands.
         self._reach, self._places = k // 2, np.argsort(self._order)
+        self._steps = np.concatenate([np.arange(-self._reach, 0), np.arange(1, self._reach + 1)])
         # On a spread graph a row of neighbours for each client, increasing.
         self._table: NDArray[np.int32] | None = None
         if parameters.spread:
@@ -69,11 +70,10 @@ class Graph:
         if self._complete:
             return [other for other in range(len(self._order)) if other != place]
         if self._table is None:
-            steps = np.arange(1, self._reach + 1)
-            around = (self._places[place] + np.concatenate([-steps, steps])) % len(self._order)
-            return sorted(map(int, self._order[around]))
+            around = (self._places[place] + self._steps) % len(self._order)
+            return sorted(self._order[around].tolist())
         # Where cycles have an edge in common, a neighbour stands in a row more than once.
-        return list(map(int, np.unique(self._table[place])))
+        return list(dict.fromkeys(self._table[place].tolist()))
 
     def witnesses(self, count: int) -> list[int]:
         """The first clients of the first order, whose confirmations count in signed rounds."""

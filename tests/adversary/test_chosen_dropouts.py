@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -95,13 +96,14 @@ def test_a_spread_graph_is_not_taken_for_a_ring_or_a_complete_one() -> None:
 def greedily_lost(graph: Graph, n: int, corrupt: set[int], threshold: int, most: int, start: int) -> set[int]:
     """An attack on any graph: grow a group around a client, and lose the honest ones at its border."""
     group, lost = {start}, set[int]()
+    neighbors = cache(graph.neighbors)
     for _ in range(n // 2):
-        border = {peer for member in group for peer in graph.neighbors(member)} - group - corrupt
+        border = {peer for member in group for peer in neighbors(member)} - group - corrupt
         if len(border) <= most and graph.fewest_holders(set(range(n)) - border) >= threshold:
             lost = border
         # The client whose neighbours add least to the border joins the group.
         inside = group | corrupt | border
-        joins = min(border, key=lambda client: len(set(graph.neighbors(client)) - inside), default=None)
+        joins = min(border, key=lambda client: len(set(neighbors(client)) - inside), default=None)
         if joins is None:
             break
         group.add(joins)

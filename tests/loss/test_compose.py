@@ -235,3 +235,14 @@ def test_the_epsilon_of_one_release_is_the_least_that_is_enough() -> None:
         epsilon = composed_epsilon([Part(loss, 1)], delta).epsilon
         assert loss.delta(epsilon) <= delta
         assert epsilon == 0.0 or loss.delta(epsilon * (1.0 - 1e-9)) > delta * (1.0 - 1e-12)
+
+
+def test_moments_do_not_depend_on_numbers_close_to_underflow() -> None:
+    """Far from the largest term they are rounded up, to what is nothing next to it."""
+    losses = np.linspace(-900.0, 900.0, 4001)
+    masses = np.exp(-0.5 * np.abs(losses)) + 1e-300
+    loss = PrivacyLoss(losses, masses / masses.sum())
+    for rate in (1e-3, 0.4, 1.0, 7.0, 1e3):
+        exponents = rate * losses + np.log(loss.masses)
+        exact = exponents.max() + math.log(math.fsum(np.exp(exponents - exponents.max())))
+        assert exact <= loss.log_moment(rate) <= exact + 1e-13 * (1.0 + abs(exact))

@@ -307,3 +307,16 @@ def test_design_and_accountant_share_a_certificate() -> None:
     sum_separation.cache_clear()
     assert sum_separation(law, 20, RATE, 3) == sum_separation(same, 20, RATE, 3)
     assert sum_separation.cache_info().hits == 1
+
+
+@pytest.mark.parametrize("bits", [1, 3])
+def test_what_is_probed_ends_early_only_where_it_reaches_enough(bits: int) -> None:
+    table = aggregate_table(AggregateShape(5, 1.5, 0.01), 20.0, 1 / 3)
+    law = TwoRows.of(table)
+    assert law is not None
+    whole = sum_separation(law, 12, 1e-9, bits, probed=True)
+    assert math.isfinite(whole)
+    for enough in (0.1 * whole, 0.9 * whole, math.nextafter(whole, 0.0), whole):
+        assert enough <= sum_separation(law, 12, 1e-9, bits, probed=True, enough=enough) <= whole
+    for enough in (math.nextafter(whole, math.inf), 2.0 * whole):
+        assert sum_separation(law, 12, 1e-9, bits, probed=True, enough=enough) == whole
