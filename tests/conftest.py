@@ -53,9 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what has been imported out of every later collection of garbage."""
+    """Leave what has been imported out of every later collection of garbage, and collect it more rarely."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 _FLOWER_LOG = logging.getLogger(flwr.__name__)
@@ -96,6 +97,18 @@ def suite_designs(run_folder: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FL_PRIVQUANT_CACHE", str(designs))
         yield designs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_files() -> Iterator[None]:
+    """Hydra parses each file of settings once."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Only tests that have imported Hydra compose.
+        if "hydra" in sys.modules:
+            from tests.parsed_files import keep_parsed_files
+
+            keep_parsed_files(patch)
+        yield
 
 
 @pytest.fixture(scope="session")
