@@ -144,6 +144,12 @@ def _declared_checks(cls: Any) -> list[tuple[str, bool, Check]]:
     ]
 
 
+@functools.cache
+def types_of(cls: type) -> dict[str, Any]:
+    """The declared types of a class's fields; reading them from annotations takes long."""
+    return typing.get_type_hints(cls)
+
+
 def whole_in(least: int, most: int, advice: str = "") -> Check:
     """The check that :func:`whole` makes."""
     return lambda name, value: whole(name, value, least, most, advice)
