@@ -75,4 +75,6 @@ $(RUNNABLE): $(VENV)/.created pyproject.toml constraints.txt
 $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	$(INSTALL) '.[dev,simulation]'
 	$(BIN)/python -m tests.compile_loops
+# Rewrites and compiles all tests, which every worker of the first run would do at the same time. Errors are theirs.
+	-@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only --quiet > /dev/null
 	touch $@ $(RUNNABLE)
