@@ -144,10 +144,12 @@ def _declared_checks(cls: Any) -> list[tuple[str, bool, Check]]:
     ]
 
 
-@functools.cache
-def types_of(cls: type) -> dict[str, Any]:
-    """The declared types of a class's fields; reading them from annotations takes long."""
-    return typing.get_type_hints(cls)
+def types_of(cls: Any) -> dict[str, Any]:
+    """The declared types of a class's fields; they are read from annotations once, which takes long."""
+    return _types_of(cls)
+
+
+_types_of = functools.cache(typing.get_type_hints)
 
 
 def whole_in(least: int, most: int, advice: str = "") -> Check:
