@@ -21,7 +21,7 @@ run: $(RUNNABLE)
 	$(BIN)/python -m simulations.run -m experiment=default/coordinate $(TWO_AT_A_TIME)
 	$(BIN)/python -m simulations.run -m experiment=default/whole_run $(TWO_AT_A_TIME)
 
-# Both at once: types take one core for a minute, which the tests can use besides.
+# Both at once: where much has changed, types take one core for half a minute, which the tests can use besides.
 test: $(INSTALLED)
 	$(MAKE) --jobs=2 lint suite
 
@@ -77,4 +77,6 @@ $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	$(BIN)/python -m tests.compile_loops
 # Rewrites and compiles all tests, which every worker of the first run would do at the same time. Errors are theirs.
 	-@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only --quiet > /dev/null
+# Types of all that is installed take longer to read than ours, and mypy keeps them. Errors are for `make lint` to show.
+	-@$(BIN)/mypy > /dev/null
 	touch $@ $(RUNNABLE)

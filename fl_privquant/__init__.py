@@ -88,10 +88,10 @@ _HOMES = {
 
 
 class _Package(ModuleType):
-    """The package as a module: two of its functions have the names of subpackages, and keep them.
+    """The package as a module, in which the functions ``design`` and ``mechanisms`` are not hidden.
 
-    Python binds a subpackage to its name here when it is first loaded, whoever loads it, which would hide the
-    functions ``design`` and ``mechanisms``. Imports of subpackages do not need that binding.
+    Subpackages have the same names. When Python first loads a subpackage it binds the name here to it, which
+    would hide the function. Imports of subpackages do not need that binding, so it is ignored.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

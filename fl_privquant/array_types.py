@@ -18,10 +18,10 @@ Ints = NDArray[np.int64]
 """Signed integers of 64 bits."""
 
 Bits = NDArray[np.uint8]
-"""Bits, one in each."""
+"""Bits, one per entry."""
 
 Words = NDArray[np.uint64]
-"""Random or packed bits, 64 in each."""
+"""Random or packed bits, 64 per entry."""
 
 
 def code_type(bits: int) -> np.dtype[Any]:

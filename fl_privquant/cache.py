@@ -1,4 +1,4 @@
-"""The design cache: designs, and starting points of searches, on disk, each with the spec it was made for."""
+"""The design cache: designs and starting points of searches on disk, each with the spec it was made for."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ StorableT = TypeVar("StorableT", bound=_Storable)
 
 @dataclass(frozen=True)
 class DesignCache:
-    """A directory of designs and of numbers for searches, one file each: a digest, the spec, the thing.
+    """A directory of designs and of numbers for searches. A file has a digest, the spec, and the content.
 
-    A file is used only if it holds the very spec that is asked for, whatever its name says, if its digest
-    fits, and if the mechanism passes the caller's own checks. Otherwise the mechanism is designed anew.
+    A file is used only if it holds exactly the requested spec, whatever its name says, if its digest fits,
+    and if the mechanism passes the caller's own checks. Otherwise the mechanism is designed anew.
 
     Safe under parallel runs: a file appears complete or not at all, and whoever loses a race
     overwrites it with the same bytes. A directory that cannot be written only costs time.
@@ -56,7 +56,7 @@ class DesignCache:
         parse: Callable[[bytes], StorableT],
         worth: Callable[[StorableT], bool] = lambda built: True,
     ) -> StorableT:
-        """The design that is stored for a spec, else what ``build`` returns, which is then stored.
+        """The design that is stored for a spec; if there is none, ``build`` makes it, and it is stored.
 
         Parameters
         ----------
@@ -65,9 +65,9 @@ class DesignCache:
         build
             Makes the design.
         parse
-            Reads it from bytes; raises CertificationError for what is damaged, or not what was asked for.
+            Reads it from bytes; raises CertificationError if they are damaged or hold another design.
         worth
-            Whether what was built is worth a file.
+            Whether a new design is worth a file.
         """
         path = self.path(spec)
         try:
@@ -81,7 +81,7 @@ class DesignCache:
             return built
         try:
             sealed = _sealed(spec, built.to_bytes())
-            # What a power failure damages is designed anew.
+            # The file need not be durable: if a power failure damages it, the design is made anew.
             replace_file(path, lambda file: file.write_bytes(sealed), durable=False)
         except OSError as error:
             _LOG.warning(

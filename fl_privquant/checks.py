@@ -1,4 +1,4 @@
-"""Checks of arguments: what is not the number, type or choice that is meant is refused in one clear line."""
+"""Checks of arguments: a value that is not a valid number, type or choice is refused in one clear line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Check: TypeAlias = Callable[[str, Any], Any]
 
 
 def number(name: str, value: Any) -> float:
-    """The value as a float, if it is a real number; texts of digits and truth values are none.
+    """The value as a float, if it is a real number; strings of digits and booleans are refused.
 
     >>> number("rate", 2)
     2.0
@@ -34,7 +34,7 @@ def number(name: str, value: Any) -> float:
 
 
 def positive(name: str, value: Any, advice: str = "") -> float:
-    """The value as a float, if it is a finite number above 0; ``advice`` ends the refusal."""
+    """The value as a float, if it is a finite number above 0; ``advice`` is appended to the error text."""
     try:
         checked = number(name, value)
     except InvalidSpecError:
@@ -59,12 +59,12 @@ def inside(name: str, value: Any, interval: str, advice: str = "") -> float:
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, advice: str = "") -> int:
-    """The value as an integer, if it is a whole number in that range; ``advice`` ends the refusal.
+    """The value as an integer, if it is a whole number in that range; ``advice`` ends the error text.
 
     >>> whole("rounds", 3.0, least=1)
     3
     """
-    # Most are plain integers; to ask abstract classes is slow.
+    # Most values are plain integers, and checks against abstract classes are slow.
     is_whole = type(value) is int or (
         isinstance(value, numbers.Real) and not isinstance(value, bool) and value % 1 == 0
     )
@@ -75,11 +75,11 @@ def whole(name: str, value: Any, least: int, most: int | None = None, advice: st
 
 
 def choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """The value, if it is one of the choices; the refusal names the nearest of them."""
-    known = list(choices)
-    if value not in known:
+    """The value, if it is one of the choices; the error text suggests the nearest of them."""
+    allowed = list(choices)
+    if value not in allowed:
         raise InvalidSpecError(
-            f"{name}: {_shown(value)} is not one of {', '.join(known)}{nearest(str(value), known)}"
+            f"{name}: {_shown(value)} is not one of {', '.join(allowed)}{nearest(str(value), allowed)}"
         )
     return str(value)
 
@@ -114,7 +114,7 @@ def typed(name: str, value: Any, hint: Any) -> Any:
         if option not in _TYPES:
             continue
         if isinstance(value, _TYPES[option]) and (option is bool or not isinstance(value, bool)):
-            # Where a float may be given too, 1.0 is one, such as a share of all, and not the number 1.
+            # Where a float is allowed too, 1.0 stays a float, such as a share of all, and is not the count 1.
             if option is int and float not in options and value % 1 == 0:
                 return int(value)
             return float(value) if option is float else value
@@ -123,10 +123,10 @@ def typed(name: str, value: Any, hint: Any) -> Any:
 
 
 def check_declared(owner: Any, path: str = "") -> None:
-    """Make the checks that fields are declared with, as in ``levels: Annotated[int, whole_in(2, 64)]``.
+    """Run the checks that fields are declared with, as in ``levels: Annotated[int, whole_in(2, 64)]``.
 
-    None, which stands for what was not given, is not checked where the declaration allows it. In refusals
-    names begin with ``path``.
+    None stands for a value that was not given, and is not checked where the declaration allows it. In error
+    texts names begin with ``path``.
     """
     for name, optional, check in _declared_checks(owner.__class__):
         if (value := getattr(owner, name)) is not None or not optional:

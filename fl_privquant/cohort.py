@@ -1,7 +1,7 @@
 """How many clients of a round are corrupt, lost or honest: counted in one place, on the safe side.
 
-A fraction of clients is rounded *up*: of 25 clients a tenth corrupt are 3, because 2 would promise more
-honest clients than the fraction allows. Everything that plans, masks or accounts counts by these functions.
+A fraction of clients is rounded *up*: a tenth of 25 clients counts as 3 corrupt ones, because 2 would promise
+more honest clients than the fraction allows. All code that plans, masks or accounts uses these functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def count_of(fraction: float, num_clients: int) -> int:
     >>> count_of(0.1, 25), count_of(0.07, 100), count_of(0.0, 25)
     (3, 7, 0)
     """
-    # 0.07 * 100 is a little above 7.
+    # In floating point 0.07 * 100 is a little above 7, which must not become 8.
     return math.ceil(fraction * num_clients - 1e-9)
 
 

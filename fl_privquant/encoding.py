@@ -40,11 +40,11 @@ def kept_of(keep: int | float | None, dimension: int) -> int:
 
 
 def kept_norm(norm: float, keep: int | float | None, dimension: int) -> float:
-    """The L2 norm that what is kept of a rotated update is clipped to, for updates of at most that norm.
+    """The L2 norm to which the kept part of a rotated update is clipped, if updates have at most that norm.
 
-    It is two standard deviations below the usual norm of so many coordinates. The norm of a part varies from
-    round to round. Noise is for the largest that may be sent: a bound above the usual norm costs more noise
-    than it saves signal.
+    The norm of the kept part varies from round to round. Its clip is two standard deviations below its usual
+    norm, because noise must hide the largest norm that may be sent: a higher clip would cost more in noise
+    than it saves in signal.
     """
     if keep is None or dimension == 0:
         return norm
@@ -53,7 +53,7 @@ def kept_norm(norm: float, keep: int | float | None, dimension: int) -> float:
 
 
 def norm_share(kept: int) -> float:
-    """The clip of the norm of so many coordinates that are kept, over the usual norm.
+    """The clip of the norm of ``kept`` coordinates, divided by their usual norm.
 
     >>> round(norm_share(100), 3), round(norm_share(10_000), 3)
     (0.876, 0.986)
@@ -70,17 +70,17 @@ class Encoding:
     Parameters
     ----------
     mechanism
-        What encodes a coordinate, certified.
+        The certified mechanism that encodes each coordinate.
     clip
         Coordinates are clipped to [-clip, clip].
     l2_clip
-        Largest L2 norm of an update; larger ones are scaled down. None: any.
+        Largest L2 norm of an update; larger updates are scaled down. None for no bound.
     rotate
         Whether updates are rotated before coordinates are clipped, so that no coordinate stands out.
     keep
         How many of the rotated coordinates are sent: a number (an int), or a share in (0, 1] (a float); None
-        for all. It needs the rotation and an L2 clip. Each round has a random subset of its own, the same for
-        all clients (:mod:`fl_privquant.codec.subset`), and clips it to :func:`kept_norm`.
+        for all. It needs the rotation and an L2 clip. In each round a new random subset, the same for all
+        clients (:mod:`fl_privquant.codec.subset`), is sent, and clipped to :func:`kept_norm`.
 
     >>> import fl_privquant as pq
     >>> encoding = Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)
@@ -106,11 +106,11 @@ class Encoding:
                 raise InvalidSpecError(f"keep: {self.keep}, which needs {lacking}, or leave keep out")
 
     def kept(self, dimension: int) -> int:
-        """How many coordinates of an update of that many are sent."""
+        """How many coordinates of an update of ``dimension`` coordinates are sent."""
         return kept_of(self.keep, dimension)
 
     def l2_bound(self, dimension: int) -> float | None:
-        """Largest L2 norm of what is sent of an update of that many coordinates; None for any."""
+        """Largest L2 norm of the coordinates that are sent of an update; None where it is not bounded."""
         return None if self.l2_clip is None else kept_norm(self.l2_clip, self.keep, dimension)
 
     def __eq__(self, other: object) -> bool:
@@ -121,12 +121,12 @@ class Encoding:
 
     @property
     def _key(self) -> tuple[bytes, float, float | None, bool, str]:
-        # 1 is one coordinate, 1.0 is all of them.
+        # The text of ``keep`` distinguishes 1, one coordinate, from 1.0, all of them.
         return (self.mechanism_bytes, self.clip, self.l2_clip, self.rotate, repr(self.keep))
 
     @cached_property
     def mechanism_bytes(self) -> bytes:
-        """The mechanism in the bytes that its receiver certifies."""
+        """The mechanism as bytes, from which its receiver certifies it."""
         return self.mechanism.to_bytes()
 
     @classmethod
@@ -139,11 +139,11 @@ class Encoding:
         rotate: bool = False,
         keep: int | float | None = None,
     ) -> Encoding:
-        """The encoding by a mechanism that was certified from these bytes, which are kept as they came."""
+        """The encoding by a mechanism that was certified from these bytes, which are kept unchanged."""
         encoding = cls(mechanism, clip, l2_clip, rotate, keep)
         encoding.__dict__["mechanism_bytes"] = mechanism_bytes
         return encoding
 
     def with_mechanism(self, mechanism: Mechanism) -> Encoding:
-        """The same encoding by another mechanism; itself if that is its own."""
+        """The same encoding with another mechanism; the encoding itself if it already has that one."""
         return self if mechanism is self.mechanism else replace(self, mechanism=mechanism)

@@ -1,11 +1,11 @@
-"""The errors that fl_privquant raises: each message gives the value, the bound and the knob to turn."""
+"""The errors that fl_privquant raises. Each message gives the value, the bound and what to change."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 _MOST_CHARACTERS: Final = 500
-# Between the digits of large numbers in our own texts.
+# Spaces between the digits of large numbers in this package's own texts.
 _SPACES: Final = "\u202f\u00a0"
 
 
@@ -36,8 +36,7 @@ class InvalidUpdateError(PrivQuantError, ValueError):
 class BudgetExhaustedError(PrivQuantError):
     """A release would spend more privacy than the budget allows.
 
-    ``statement`` is the :class:`~fl_privquant.statement.PrivacyStatement` of what was spent, where it is
-    known.
+    ``statement`` is the :class:`~fl_privquant.statement.PrivacyStatement` of the privacy spent, if known.
     """
 
     def __init__(self, message: str, statement: Any = None) -> None:
@@ -48,12 +47,13 @@ class BudgetExhaustedError(PrivQuantError):
 class LedgerDamagedError(BudgetExhaustedError):
     """A client's ledger cannot be read, written or relied on, so that nothing more may be released.
 
-    The message says what its owner can do, and names files of the client: it is not for the server.
+    The message says what the client's owner can do. It names files of the client, so it must not be sent to
+    the server.
     """
 
 
 class LedgerMismatchError(PrivQuantError):
-    """A server has counted fewer releases of a client than that made: its figures would be too small."""
+    """A server has counted fewer releases than the client made, so its privacy figures would be too small."""
 
 
 class SecureAggregationError(PrivQuantError):
@@ -61,7 +61,7 @@ class SecureAggregationError(PrivQuantError):
 
 
 def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
-    r"""A text from the other side, as one printable line of at most ``most`` characters.
+    r"""A text from another party, as one printable line of at most ``most`` characters.
 
     Whatever another party wrote, an exception that quotes it included, goes through here before it is
     logged or put into a message: line breaks and terminal codes in it would forge other lines, and its

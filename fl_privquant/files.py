@@ -27,18 +27,19 @@ class LockedError(PrivQuantError):
 def replace_file(
     path: Path, write: Callable[[Path], Any], durable: bool = True, locked: bool = False
 ) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, and put it in that place when it is whole.
+    """Let ``write`` fill a temporary file beside ``path``, and move it to ``path`` when it is complete.
 
-    Whenever the process dies, ``path`` is what it was or what it is to be. A failure leaves no temporary
-    file; a kill does, for :func:`remove_leftovers`. A ``durable`` file also survives a power failure from now
-    on, which takes some milliseconds.
+    Whenever the process dies, ``path`` has either its old or its new content. A failure leaves no temporary
+    file; a kill does, which :func:`remove_leftovers` deletes. A ``durable`` file also survives a power
+    failure after the call, which takes some milliseconds.
 
     ``locked`` is for callers that hold a lock on the file and rely on its being durable. As nobody else
-    writes it, its temporary file always has the same name, and the next call overwrites what a kill left. A
-    file system that cannot put names on disk is an error for them; for others the file is just not durable.
+    writes it, its temporary file always has the same name, and the next call overwrites what a kill left. If
+    the file system cannot put names on disk, these callers get an error; for others the file is just not
+    durable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Writers may look at the ending of a name, and two threads may write at once.
+    # The name keeps its suffix, which writers may depend on, and is different for each thread.
     writer = "" if locked else f".{os.getpid()}-{threading.get_ident()}"
     temporary = path.with_name(f".{path.name}{writer}{_NEW}{path.suffix}")
     try:
@@ -79,7 +80,7 @@ def sync_names(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _names_if_possible() -> Iterator[None]:
-    """Pass over errors of file systems that cannot put the names in a directory on disk."""
+    """Ignore errors of file systems that cannot put the names in a directory on disk."""
     try:
         yield
     except OSError as error:
@@ -88,23 +89,25 @@ def _names_if_possible() -> Iterator[None]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete temporary files of killed writers of ``path``; for whoever holds its lock, and so is alone."""
+    """Delete temporary files of killed writers of ``path``. The caller must hold its lock."""
     for leftover in path.parent.glob(glob.escape(f".{path.name}.") + f"*{_NEW}{glob.escape(path.suffix)}"):
         leftover.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def held(lock: Path, what: str) -> Iterator[None]:
-    """Hold a lock file for as long as the block lasts; :class:`LockedError`, at once, if another one has it.
+    """Hold a lock file for as long as the block lasts; raise :class:`LockedError` if another process has it.
 
-    The operating system frees the lock when its holder ends, however it ends. The file names the holder, for
-    the message, and is deleted at the end. ``what`` is what it protects, as the message names it.
+    The operating system frees the lock when the process that holds it ends, however it ends. The file names
+    that process, for the error text, and is deleted at the end. ``what`` names the thing that is protected,
+    in the error text.
     """
     handle = _acquire(lock, what)
     try:
         yield
     finally:
-        # While it is still held: whoever opened it before finds out that the name is gone, see _acquire.
+        # Deleted while still locked: a process that opened it before notices that the name is gone
+        # (_acquire).
         lock.unlink(missing_ok=True)
         os.close(handle)
 
@@ -116,7 +119,7 @@ def _acquire(lock: Path, what: str) -> int:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
             if _locked(handle, lock, what):
                 return handle
-            # The holder before deleted the file between the two calls: it is another file now, or none.
+            # The last holder deleted the file between the two calls: the name is another file's now, or free.
             os.close(handle)
     except OSError as error:
         raise LockedError(
@@ -126,7 +129,7 @@ def _acquire(lock: Path, what: str) -> int:
 
 
 def _locked(handle: int, lock: Path, what: str) -> bool:
-    """Lock an open file, and note who holds it; whether its name still stands for it."""
+    """Lock an open file, write into it who holds it, and return whether its name still refers to it."""
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

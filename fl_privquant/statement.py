@@ -1,8 +1,8 @@
 """What an epsilon means: its unit, its view, its neighbours, how it was counted, and what that assumes.
 
-This package shows an epsilon to users in these ways only: a line is ``str()`` of a statement, a figure in a
-sentence is its :attr:`~PrivacyStatement.brief`, and a column of figures has a heading that
-:meth:`PrivacyStatement.heading` made.
+This package shows an epsilon to users in three ways only: a line is ``str()`` of a statement, a figure in a
+sentence is its :attr:`~PrivacyStatement.brief`, and a column of figures has a heading made by
+:meth:`PrivacyStatement.heading`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """An (epsilon, delta) with all that it means: this package prints no epsilon without it.
+    """An (epsilon, delta) with its meaning: unit, view, neighbours, method and assumptions.
 
     Guarantee: with P and Q the laws of all that the adversary sees, for two neighbouring inputs,
     P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper bounds.
@@ -78,7 +78,7 @@ class PrivacyStatement:
 
     @property
     def figures(self) -> str:
-        """Epsilon and delta, rounded up to what is printed; for where unit and view are said beside it."""
+        """Epsilon and delta, rounded up for printing, for places that state unit and view beside them."""
         if math.isinf(self.epsilon):
             return "no privacy (ε is infinite)"
         return f"ε = {self.epsilon_cell}, δ = {self.delta_cell}"
@@ -98,7 +98,7 @@ class PrivacyStatement:
 
     @staticmethod
     def at_least(epsilon: float, unit: Unit, view: str = "local") -> str:
-        """A lower bound, as an attack gives it: no statement, but with unit and view all the same."""
+        """The text of a lower bound, such as an attack gives. It is no statement, but has unit and view."""
         return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {_seen(view)})"
 
     @property
@@ -127,7 +127,7 @@ class PrivacyStatement:
         return cls(**fields)
 
 
-# Below this, powers of ten are no normal floats, and digits cannot be counted by them.
+# Below this, powers of ten are not normal floats, by which digits could be counted.
 _SMALLEST = 1e-290
 
 
@@ -141,7 +141,7 @@ def _rounded_up(value: float) -> str:
         return f"{value:g}"
     if abs(value) < _SMALLEST:
         return f"{_SMALLEST:g}"
-    # A float such as 1e-5 is a little above or below that decimal number, which is what is meant.
+    # A float such as 1e-5 is a little above or below the decimal number that it stands for.
     exponent = math.floor(math.log10(abs(value))) - 3
     scaled = value / 10.0**exponent
     rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent
@@ -154,27 +154,27 @@ def _rounded_up(value: float) -> str:
 class View:
     """What the adversary sees: each client's codes (local), only sums of codes over clients, or only models.
 
-    The first two are of a server that nobody has to trust, which knows who took part. The third is of others:
-    whoever sees the model after each round, while the server is trusted with who took part.
+    The first two are views of a server that nobody has to trust, and that knows who took part. The third is
+    the view of anyone else who sees the model after each round; the server is trusted to keep secret who took
+    part.
 
     >>> str(View.aggregate(20, corrupt=1, dropped=2)), str(LOCAL), str(View(17, sampled=0.1))
     ('aggregate of 17', 'local', 'models of 17')
     """
 
     num_honest: int | None = None
-    """Number of honest clients whose codes are in the sum, the protected client included: those that collude
-    with the adversary add no noise that it does not know, and those that dropped out add none at all. None:
-    the local view, or models that are no function of a sum."""
+    """Number of honest clients whose codes are in the sum, the protected one included. Clients that collude
+    with the adversary do not count, as it knows their noise, nor do those that dropped out. None stands for
+    the local view, or for models that are not a function of a sum."""
     sampled: float | None = None
-    """For whoever sees only the models: the largest probability with which a client took part
-    (:mod:`fl_privquant.loss.subsampled`), and 1 where who took part counts as known. None: the two views of
-    the server."""
+    """For the view of the models: the largest probability with which a client took part
+    (:mod:`fl_privquant.loss.subsampled`), which is 1 if the adversary may know who took part. None stands for
+    the two views of the server."""
 
     def __post_init__(self) -> None:
         if self.num_honest is not None and self.num_honest > _MOST_HONEST:
             raise InvalidSpecError(
-                f"view: more than {_MOST_HONEST} honest clients in the sum; to count on fewer is on the safe "
-                "side"
+                f"view: more than {_MOST_HONEST} honest clients in the sum; count fewer, which is safe"
             )
         if self.num_honest is not None and self.num_honest < 1:
             raise InvalidSpecError(
@@ -194,12 +194,12 @@ class View:
 
     @property
     def is_local(self) -> bool:
-        """Whether each client's codes are seen; a sum of one is that too."""
+        """Whether the adversary sees each client's codes, as it also does in a sum with one honest client."""
         return self.num_honest is None or self.num_honest == 1
 
     @property
     def honest_count(self) -> int:
-        """Honest clients behind what is seen: 1 in the local view."""
+        """Number of honest clients in what the adversary sees; 1 in the local view."""
         return 1 if self.num_honest is None else self.num_honest
 
     def __str__(self) -> str:
@@ -209,4 +209,4 @@ class View:
 
 
 LOCAL = View()
-"""The view of whoever sees each client's codes: the server, without secure aggregation."""
+"""The local view, of an adversary who sees each client's codes: the server, without secure aggregation."""

@@ -87,6 +87,8 @@ def main(grid: Grid, context: Context) -> None:
         saved = CheckpointStrategy(private, directory.checkpoint)
         if saved.finished_rounds == 0:
             recording.begin(initial)
+        else:
+            outputs.resumes(saved.finished_rounds)
         arrays = ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()})
         del initial
         result = saved.start(grid, arrays, num_rounds=config.federation.rounds)

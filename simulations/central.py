@@ -9,8 +9,8 @@ the scales of the arrays.
 
 Guarantee: (epsilon, delta) of a client's total, all rounds, against an adversary who sees the models; *none*
 against the server. One client's update replaced by any other of norm R moves the sum by 2 R at most, and T
-adaptive rounds of normal noise cost exactly what one costs with sqrt(T) times the distance (Dong, Roth, Su
-2022, Corollary 2), of which the closed form of Balle and Wang is taken.
+adaptive rounds of normal noise cost exactly what one round costs with sqrt(T) times the distance (Dong, Roth,
+Su 2022, Corollary 2). That cost is computed by the closed form of Balle and Wang.
 Assumes: a trusted server, and exact arithmetic: noise in floating point is for comparison only.
 """
 
@@ -104,7 +104,7 @@ class CentralGaussianStrategy(StrategyWrapper):
                 scale = factors.get(str(name), 1.0) * self._scale / len(received)
                 value = value + scale * rng.standard_normal(value.shape)
             mean[str(name)] = Array(np.asarray(value.astype(stacked.dtype)))
-        # PrivQuantStrategy weighs all clients by the same number, so that the first one's metrics serve.
+        # PrivQuantStrategy gives all clients the same weight, so the metrics of the first reply can be used.
         content = RecordDict({**received[0].content, self.arrayrecord_key: mean})
         return super().aggregate_train(server_round, [mean_reply(server_round, content)])
 

@@ -89,7 +89,7 @@ class FederationConfig(Keys):
     rounds
         Rounds of the run. With an app, 0 stands for the number in the app's own configuration.
     fraction
-        Share of the clients that is asked in a round; with sampling=poisson each one's probability.
+        Share of the clients that is asked in a round; with sampling=poisson the probability of each client.
     strategy
         Flower strategy of the server: ``fedavg``, ``fedavgm``, ``fedadam``, ``fedprox`` or ``fedmedian``.
     server_learning_rate
@@ -177,7 +177,7 @@ class PrivacyConfig(Keys):
 
 @dataclass(frozen=True)
 class SecaggConfig(Keys):
-    """Secure aggregation: whether, and what is assumed of clients.
+    """Whether secure aggregation is used, and what is assumed of clients.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class SecaggConfig(Keys):
 
 @dataclass(frozen=True)
 class TrackerConfig(Keys):
-    """An experiment tracker that results are sent to besides files.
+    """An experiment tracker that results are sent to, in addition to the files.
 
     Parameters
     ----------
@@ -239,9 +239,9 @@ class RunConfig:
     app_config
         Values for keys of the app's own run config.
     app_metrics
-        Which of the app's metrics are what.
+        Which of the app's metrics stand for accuracy, loss and weight.
     app_digest
-        Hash of the app's files, which follows from them: a changed app is another run.
+        Hash of the app's files, which is computed: a changed app is another run.
     study
         Results go to ``<output>/<study>/<run>``.
     panel
@@ -291,7 +291,7 @@ class RunConfig:
             for key, value in settled(self).items():
                 object.__setattr__(self, key, value)
         if self.mechanism["name"] == CENTRAL:
-            # Its server is trusted with single updates, so that secure aggregation has nothing to hide.
+            # Its server is trusted with single updates, so secure aggregation would hide nothing.
             object.__setattr__(self, "secagg", SecaggConfig())
         # An invalid sampling is refused before anything starts.
         self.sampling.built(self.federation.fraction, None)
@@ -362,12 +362,12 @@ class RunConfig:
 
     @property
     def counted_rounds(self) -> int:
-        """Rounds that a client takes part in, at most."""
+        """The most rounds that a client takes part in."""
         return self.client_sampling.most_rounds(self.federation.rounds)
 
     @property
     def l2_clip(self) -> float | None:
-        """Largest L2 norm of an update: as configured, or what a target takes; None for any."""
+        """Largest L2 norm of an update: as configured, or the default of runs with a target; None for any."""
         if self.encoding.l2_clip is None and self.privacy.epsilon is not None:
             return _TARGET_L2_CLIP
         return self.encoding.l2_clip
@@ -411,7 +411,7 @@ class RunConfig:
             del values["app"]
         # The order of scales matters, and hashes of mappings sort their keys.
         values["encoding"]["clip_scales"] = list((values["encoding"]["clip_scales"] or {}).items())
-        # Runs that do not use a later choice keep the name that they had before it was added.
+        # Runs that do not use a key that was added later keep the name that they had before.
         for group, key in _LATER_KEYS:
             if not values[group][key]:
                 del values[group][key]

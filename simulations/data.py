@@ -36,7 +36,7 @@ class Examples:
     Parameters
     ----------
     train_x, test_x
-        Inputs, one a row; images as (channels, height, width).
+        Inputs, one per row; images as (channels, height, width).
     train_y, test_y
         Labels from 0 on, or whatever else the task's loss compares outputs with.
     users
@@ -81,7 +81,7 @@ class Examples:
         return int(max(self.train_y.max(), self.test_y.max())) + 1
 
     def first(self, count: int | None, num_tests: int | None = None) -> Examples:
-        """The same with at most so many training and test examples."""
+        """The same data with at most ``count`` training and ``num_tests`` test examples."""
         return Examples(
             self.train_x[:count],
             self.train_y[:count],
@@ -136,7 +136,7 @@ def shakespeare(data_root: str | None = None, length: int = 40, stride: int = 10
     Parameters
     ----------
     data_root
-        Directory of ``roles.jsonl.gz``: a JSON object a line, with the keys ``role`` and ``text``.
+        Directory of ``roles.jsonl.gz``: one JSON object per line, with the keys ``role`` and ``text``.
     length
         Characters of an input.
     stride

@@ -30,7 +30,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 Arrays = dict[str, NDArray[Any]]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# The mean loss of a batch, computed when somebody wants to know it.
+# The mean loss of a batch, computed only when it is called.
 BatchLoss = Callable[[], float]
 Step = Callable[[Any, Any], BatchLoss]
 # Inputs and labels of a batch, as the steps take them, for the places of its examples.
@@ -40,7 +40,7 @@ Batches = Callable[[torch.Tensor], tuple[Any, Any]]
 _BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _FIRST = torch.zeros(1, dtype=torch.int64)
-# Test examples that a model is given at once: as many as leave what it computes in the cache.
+# Test examples that a model is given at once: so few that what it computes stays in the cache.
 _EVALUATED = 1 << 10
 
 
@@ -53,14 +53,15 @@ def build_model(
 ) -> nn.Module:
     """The model that a function makes, with seeded initial weights, on a device.
 
-    It is given those of ``options``, the ``shape`` of an input and the number of ``classes`` that it takes.
+    The function is called with the ``shape`` of an input, the number of ``classes`` and the ``options``, as
+    far as it has parameters for them.
     """
-    known = {"shape": examples.train_x.shape[1:], "classes": examples.num_classes} | dict(options)
-    taken = {key: value for key, value in known.items() if key in options_of(function)}
+    available = {"shape": examples.train_x.shape[1:], "classes": examples.num_classes} | dict(options)
+    arguments = {key: value for key, value in available.items() if key in options_of(function)}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         # Drawn on the CPU, so that every device starts from the same weights.
-        return function(**taken).to(device_of(device))
+        return function(**arguments).to(device_of(device))
 
 
 def device_of(name: str = "cpu") -> torch.device:
@@ -72,9 +73,9 @@ def device_of(name: str = "cpu") -> torch.device:
         There is no such device here.
     """
     checks.choice("task.device", name, DEVICES)
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    chosen = next(device for device in there if there[device]) if name == "auto" else name
-    if not there[chosen]:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    chosen = next(device for device in available if available[device]) if name == "auto" else name
+    if not available[chosen]:
         raise InvalidSpecError(
             f"task.device: torch {torch.__version__} finds no {chosen} device here; use task.device=auto or "
             "cpu, and with engine=ray give clients a GPU by engine.client_gpus"
@@ -93,7 +94,7 @@ def load_arrays(model: nn.Module, arrays: Arrays) -> None:
 
 
 class Workspace:
-    """A model that is loaded, trained and read many times, past torch's bookkeeping where it is on the CPU.
+    """A model that is loaded, trained and read many times; on the CPU, this avoids torch's bookkeeping.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ class Workspace:
         """Set the model's parameters and buffers."""
         memory = self._memory
         if memory is None or memory.keys() != arrays.keys():
-            # Torch says what is wrong with other names.
+            # If names differ, torch raises an error that says how.
             load_arrays(self.model, arrays)
             return
         for name, place in memory.items():
@@ -138,7 +139,7 @@ class LocalTraining:
     Parameters
     ----------
     model
-        What is trained in place, where it is. Which parameters are trained is looked up once.
+        The model, which is trained in place, on its device. Which parameters are trained is looked up once.
     config
         Epochs or steps, size of batches, rates; SGD, or the optimizer that ``config.optimizer`` names.
     loss_of
@@ -189,13 +190,13 @@ class LocalTraining:
         return lambda batch: (features[batch].to(self._device), labels[batch].to(self._device))
 
     def _in_numpy(self, x: NDArray[Any], y: NDArray[Any]) -> Batches:
-        """Batches for the formula, whose inputs lie in memory that is as aligned as torch's."""
+        """Batches for the formula; their inputs lie in memory with the same alignment as torch's."""
         rows = x.reshape(len(y), -1)
         place = self._aligned(min(len(y), self._config.batch_size), rows.shape[1])
 
         def batch_of(batch: torch.Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
             chosen = batch.numpy()
-            # All places are in range. Only where numpy need not check that does it write without a buffer.
+            # All places are in range. With this mode numpy need not check that, and writes without a buffer.
             np.take(rows, chosen, axis=0, out=place[: chosen.size], mode="clip")
             return place[: chosen.size], y[chosen]
 
@@ -209,7 +210,7 @@ class LocalTraining:
         return self._inputs[:size].reshape(rows, columns)
 
     def _steps_by_hand(self) -> Step:
-        """Steps of SGD on the model's own memory: torch's bookkeeping is most of the time of small models."""
+        """Steps of SGD on the model's own memory: with small models torch's bookkeeping takes most time."""
         config, parameters = self._config, self._parameters
         gradients = (
             partial(_by_formula, parameters)
@@ -271,7 +272,7 @@ def train(
 
 
 def _use_one_thread() -> None:
-    """Compute on one thread in the calling thread, from now on: torch asks each thread for itself."""
+    """From now on, compute on one thread in the calling thread: torch has this setting for each thread."""
     torch.set_num_threads(1)
     for library in _BLAS:
         library.set_num_threads(1)

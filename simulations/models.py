@@ -1,8 +1,8 @@
 """Models that tasks have by name: functions that make a torch module.
 
-A function is given what it has a parameter for: the ``shape`` of one input, the number of ``classes`` that
-labels have, and the options of the task, such as ``task.hidden=128``. Weights are drawn from torch's global
-generator, which is seeded before.
+A function is called with those of the following that it has a parameter for: the ``shape`` of one input, the
+number of ``classes`` that labels have, and the options of the task, such as ``task.hidden=128``. Weights are
+drawn from torch's global generator, which is seeded before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64, layers: int = 1)
     Parameters
     ----------
     shape, classes
-        Of inputs, and the number of labels.
+        Shape of an input, and number of labels.
     hidden
         Width of a hidden layer.
     layers
@@ -77,7 +77,7 @@ def deep_cnn(shape: tuple[int, ...], classes: int, filters: int = 16, hidden: in
     Parameters
     ----------
     shape, classes
-        Of inputs, which are images (channels, height, width) of at least 4 x 4, and the number of labels.
+        Shape of an input, an image (channels, height, width) of at least 4 x 4, and number of labels.
     filters
         Filters of the first layer; the second has twice as many.
     hidden
@@ -107,7 +107,7 @@ def deep_cnn(shape: tuple[int, ...], classes: int, filters: int = 16, hidden: in
 
 
 def gru(classes: int, hidden: int = 128, embedding: int = 8) -> nn.Module:
-    """A gated recurrent network that reads whole numbers below ``classes``, and says what comes next.
+    """A gated recurrent network that reads whole numbers below ``classes``, and predicts the next one.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def gru(classes: int, hidden: int = 128, embedding: int = 8) -> nn.Module:
     hidden
         Width of its state.
     embedding
-        Coordinates that stand for a character.
+        Number of coordinates that represent a character.
     """
     from simulations.recurrent import NextCharacter
 

@@ -22,7 +22,7 @@ CONF = Path(__file__).parents[1] / "conf"
 
 
 def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None = None) -> int:
-    """The number of runs of a sweep with these overrides; ``own`` is a directory with files of the user's.
+    """The number of runs of a sweep with these overrides; ``own`` is the user's own configuration directory.
 
     An unknown group, file or key raises InvalidSpecError with the nearest word, and so does what Hydra cannot
     compose, or several values without ``sweep``.
@@ -54,10 +54,10 @@ def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None =
     try:
         config = composed([_first(override) for override in parsed], own)
     except InvalidSpecError:
-        # Hydra names an unknown key and no more. What the files alone give has the word that was meant.
+        # Hydra only names the unknown key. The files without these overrides have the key that was meant.
         _check_keys(composed(chosen, own), parsed, list(groups))
         raise
-    # What the experiment sweeps, unless the command line says otherwise.
+    # The sizes of the experiment's own sweep, unless the command line overrides it.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
     return math.prod(sizes.values())
@@ -131,8 +131,8 @@ def _check_key(config: DictConfig, key: str, groups: list[str]) -> None:
     path = ""
     for part in key.split("."):
         if not OmegaConf.is_dict(node) or part not in node:
-            known = [str(key) for key in node] if OmegaConf.is_dict(node) else []
-            known += groups if not path else []
-            raise InvalidSpecError(f"{path}{part}: unknown key{checks.nearest(part, known)}")
+            valid = [str(key) for key in node] if OmegaConf.is_dict(node) else []
+            valid += groups if not path else []
+            raise InvalidSpecError(f"{path}{part}: unknown key{checks.nearest(part, valid)}")
         node = node[part]
         path += f"{part}."

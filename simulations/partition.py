@@ -41,7 +41,7 @@ def deal(examples: Examples, num_clients: int, config: PartitionConfig, seed: in
         partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
         try:
             parts = [
-                # As arrays: row by row, Arrow takes seconds for what is a slice.
+                # Read as arrays: row by row, Arrow takes seconds for what is one slice.
                 np.sort(partitioner.load_partition(client).with_format("numpy")["index"][:].astype(np.int64))
                 for client in range(num_clients)
             ]
@@ -59,9 +59,11 @@ def deal(examples: Examples, num_clients: int, config: PartitionConfig, seed: in
 
 
 def _natural(users: NDArray[np.int64] | None, num_clients: int, seed: int) -> list[NDArray[np.int64]]:
-    """The examples of so many users, drawn at random."""
+    """For each of ``num_clients`` users, who are drawn at random, the indices of their examples."""
     if users is None:
-        raise InvalidSpecError("partition: natural, but the task's data do not say whose an example is")
+        raise InvalidSpecError(
+            "partition: natural, but the task's data do not say which user an example belongs to"
+        )
     # After a stable sort, the examples of one user are adjacent and in order.
     order = np.argsort(users, kind="stable")
     names, starts = np.unique(users[order], return_index=True)

@@ -1,10 +1,10 @@
 """The true updates of a simulation's clients, kept until the error of their mean is measured.
 
 Only a simulation can know them. Clients leave them here, never in a message: in the memory of the
-process where there is room, otherwise in files. Each process writes one file a round, one record after the
+process if there is room, otherwise in files. Each process writes one file per round, one record after the
 other. A record is a header of two numbers (the client, and how many bytes of names follow), names, types and
-shapes of the arrays as JSON, and the arrays; all parts are filled up to a multiple of 8 bytes. What a process
-was writing when it was killed is cut off, and is left out.
+shapes of the arrays as JSON, and the arrays; all parts are padded to a multiple of 8 bytes. The record that a
+process was writing when it was killed is incomplete, and is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 
 # Bytes that the updates of a round may take in memory; the others are written to files.
 _MOST_BYTES_KEPT = 1 << 25
-# Updates from this number of bytes on are taken out of memory once they were read.
+# Updates of at least this many bytes are dropped from memory after they were read.
 _LARGE = 1 << 20
 _HEADER = struct.Struct("<qq")
 _ALIGNMENT = 8
@@ -40,9 +40,9 @@ class Probe:
     Parameters
     ----------
     directory
-        Names the run, and holds the files.
+        The directory of the files, which also identifies the run.
     same_process
-        Whether clients run where the server does.
+        Whether clients run in the process of the server.
     """
 
     _in_memory: ClassVar[dict[Path, dict[tuple[int, int], Arrays]]] = {}
@@ -65,16 +65,16 @@ class Probe:
         (self.directory / f"{client}.failure").write_text(reason)
 
     def take_failures(self) -> dict[int, str]:
-        """Why apps of clients failed, by client; it is then deleted."""
+        """Why apps of clients failed, by client; the reasons are then deleted."""
         if self._failed is not None:
-            taken = dict(self._failed)
+            reasons = dict(self._failed)
             self._failed.clear()
-            return taken
+            return reasons
         files = list(self.directory.glob("*.failure"))
-        taken = {int(path.stem): path.read_text() for path in files}
+        reasons = {int(path.stem): path.read_text() for path in files}
         for path in files:
             path.unlink()
-        return taken
+        return reasons
 
     def leave(self, server_round: int, client: int, trained: Arrays) -> None:
         """Keep what a client trained, until it is taken."""
@@ -125,7 +125,7 @@ class Probe:
             self._close()
             self.directory.mkdir(parents=True, exist_ok=True)
             path = self.directory / f"{server_round}-{uuid.uuid4().hex}.updates"
-            # Without a buffer: what was written is there for the server when the client's reply is.
+            # Without a buffer, so that the server can read the update as soon as it has the client's reply.
             self._open = (*here, path.open("ab", buffering=0))
         return self._open[2]
 

@@ -38,8 +38,8 @@ class Rounds:
 
     def __init__(self, config: RunConfig, console: Console, position: str) -> None:
         self._total = config.federation.rounds
-        self._name = f"{position} {config.run_name}".strip()
         self._quiet = position == "quiet"
+        self._name = config.run_name if self._quiet else f"{position} {config.run_name}".strip()
         self._console = console
         # Terminals that cannot move the cursor, such as those of editors, get lines like a pipe.
         self._live = console.is_terminal and not console.is_dumb_terminal
@@ -67,6 +67,15 @@ class Rounds:
     ) -> None:
         self._progress.stop()
 
+    def resumes(self, finished: int) -> None:
+        """Say that an interrupted run goes on, and after which round."""
+        total = f" of {self._total}" if self._total else ""
+        self._console.print(
+            f"{self._name}: was interrupted, and goes on after round {finished}{total}",
+            soft_wrap=not self._live,
+            highlight=False,
+        )
+
     def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
         """Show a round that is done, and a quick upper bound of what a client has spent by then, if any.
 
@@ -74,11 +83,11 @@ class Rounds:
         """
         # Not every task has an accuracy, and an app may evaluate nothing.
         qualities = {"accuracy": f"{row['accuracy']:.3f}", "loss": f"{row['loss']:.4g}"}
-        said = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
+        notes = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
         if spent is not None:
             private = math.isfinite(spent.epsilon)
-            said.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
-        text = ", ".join(said)
+            notes.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
+        text = ", ".join(notes)
         self._progress.note = text
         self._progress.update(self._bars[-1], completed=row["round"])
         if self._quiet or self._live or row["round"] == 0:

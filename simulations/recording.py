@@ -3,7 +3,7 @@
 ``RecordingStrategy`` sits between PrivQuantStrategy and the strategy that aggregates, where updates
 are ordinary arrays again, and listens to the records of rounds that PrivQuantStrategy hands out. Only a
 simulation can know the true updates: clients leave them in a ``Probe``, never in a message. Rows are part
-of the checkpoint, so that the rounds of an interrupted run are there once, and only once.
+of the checkpoint, so that each round of an interrupted run is recorded exactly once.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class RecordingStrategy(StrategyWrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Delegate, and keep the decoded updates and the new model until the round's record is there."""
         received = list(replies)
-        # Not decoded yet, so that one at a time is in memory. Copied, as FedMedian empties the records.
+        # Updates are not decoded yet, so that only one at a time is in memory. The records are copied,
+        # because FedMedian empties them.
         records = (cast(ArrayRecord, message.content[self.arrayrecord_key]) for message in received)
         self._updates = [dict(record.items()) for record in records]
         arrays, metrics = super().aggregate_train(server_round, received)
@@ -117,7 +118,7 @@ class RecordingStrategy(StrategyWrapper):
         self._add(record.round, {name: array.numpy() for name, array in after.items()}, row, record.spent)
 
     def finish(self, statements: Iterable[PrivacyStatement], view: View) -> None:
-        """Put what was counted in full, when the run is over, in place of the last row's quick bounds."""
+        """When the run is over, replace the last row's quick bounds by figures that were counted in full."""
         self.rows[-1] |= spent_columns(statements, view, self._secure)
 
     def checkpoint_state(self) -> dict[str, Any]:
@@ -188,7 +189,7 @@ def measured(
             if codec.carries_difference:
                 shares.append(codec.clipped_share(update, before))
             yield update
-            # Before the next one is there.
+            # Freed before the next update is read.
             del update
 
     errors = _mean_of(names, trained())
@@ -229,7 +230,7 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
             seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
             cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
-            # The view of the models is stated by samplings; the central baseline states its own.
+            # Only samplings state the models view; the central baseline has a statement of its own.
             bare = replace(statement, delta=0.0, method="not private")
             cells = {name: None if name.endswith("_models") else bare for name in cells}
     epsilons = {f"epsilon_{name}": cell.epsilon if cell else math.nan for name, cell in cells.items()}

@@ -16,7 +16,7 @@ class NextCharacter(nn.Module):
     hidden
         Width of its state.
     embedding
-        Coordinates that stand for a character.
+        Number of coordinates that represent a character.
     """
 
     def __init__(self, classes: int, hidden: int, embedding: int) -> None:

@@ -36,7 +36,7 @@ _FILES = (
 
 
 class ResultsError(PrivQuantError):
-    """Results cannot be written, or what is there is not what was written."""
+    """Results cannot be written, or files of earlier results are damaged."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RunDirectory:
             ) from error
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary, which says that the run is finished, when all else is safe on disk."""
+        """Write the summary, which says that the run is finished, after all other files are on disk."""
         with _clear_errors(self.path):
             sync_directory(self.path)
             text = _json(summary)
@@ -120,7 +120,7 @@ class RunDirectory:
 
     def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
         with _clear_errors(self.path):
-            # Until the run is finished, its checkpoint holds all of it: see finish.
+            # It need not be durable: until the run is finished, its checkpoint holds all of it (see finish).
             replace_file(self.path / name, write, durable=False)
 
 

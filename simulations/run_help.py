@@ -1,7 +1,7 @@
 """What ``python -m simulations.run --help`` prints: groups with their choices, keys with what they mean.
 
-The words come from where they are kept already: the first comment of each YAML file says what a choice is,
-the docstrings of the configuration's classes and of the mechanism's spec say what a key means.
+The texts are not written again here: the first comment of each YAML file says what a choice is, and the
+docstrings of the configuration's classes and of the mechanism's spec say what a key means.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Federated simulations with private quantization.
 
 python -m simulations.run KEY=VALUE ...        one run
 python -m simulations.run -m KEY=A,B ...       a sweep, ends with a report
-python -m simulations.run -m experiment=NAME   a study that is written down
+python -m simulations.run -m experiment=NAME   a study that conf/experiment has
 
 Exit codes: 0 all runs completed; 2 an error; 3 a privacy budget ended a run
 early, with the model so far as its result; 130 Ctrl-C. Finished runs are not
@@ -70,8 +70,8 @@ def choices(group: Path) -> dict[str, str]:
         comments = (
             line[1:].strip() for line in file.read_text(encoding="utf-8").splitlines() if line[:1] == "#"
         )
-        said = (comment for comment in comments if not comment.startswith("@"))
-        files[file.relative_to(group).with_suffix("").as_posix()] = next(said, "")
+        descriptions = (comment for comment in comments if not comment.startswith("@"))
+        files[file.relative_to(group).with_suffix("").as_posix()] = next(descriptions, "")
     return files
 
 
@@ -83,15 +83,15 @@ def meanings(kind: Callable[..., Any]) -> dict[str, str]:
     'Whether the server sees sums of codes only.'
     """
     _, _, section = (inspect.getdoc(kind) or "").partition("Parameters\n----------\n")
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     names: list[str] = []
     for line in section.split("\n\n")[0].splitlines():
         if not line.startswith(" "):
             names = line.split(", ")
-            said |= dict.fromkeys(names, "")
+            texts |= dict.fromkeys(names, "")
         else:
-            said |= {name: f"{said[name]} {line.strip()}".strip() for name in names}
-    return {name: _plain(meaning) for name, meaning in said.items()}
+            texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
+    return {name: _plain(text) for name, text in texts.items()}
 
 
 def _plain(meaning: str) -> str:
@@ -105,21 +105,21 @@ def _plain(meaning: str) -> str:
 
 def _keys(kind: type, values: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
     """Each key with its value and meaning, groups before the keys in them."""
-    hints, said = typing.get_type_hints(kind), meanings(kind)
+    hints, texts = typing.get_type_hints(kind), meanings(kind)
     for field in dataclasses.fields(kind):
         value, key = values.get(field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _keys(typing.cast(type, hints[field.name]), value or {}, f"{key}.")
         elif isinstance(value, Mapping) and value:
-            spec = _of_mapping(key, value) or dict.fromkeys(value, said[field.name])
+            spec = _of_mapping(key, value) or dict.fromkeys(value, texts[field.name])
             for parameter, number in value.items():
                 yield f"{key}.{parameter}", number, spec.get(parameter, "The other choices do not use it.")
         else:
-            yield key, value, said.get(field.name, "")
+            yield key, value, texts.get(field.name, "")
 
 
 def _of_mapping(key: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """What the keys of a group that is no dataclass mean; nothing where the group's own meaning says it."""
+    """What the keys of a group that is no dataclass mean; empty if the group's own description says it."""
     if key == "task":
         return _of_task(values)
     return _of_mechanism(str(values.get("name"))) if key == "mechanism" else {}
@@ -133,10 +133,10 @@ def _of_mechanism(name: str) -> dict[str, str]:
 
 def _of_task(values: Mapping[str, Any]) -> dict[str, str]:
     """What the arguments of a task mean, by its class and by the functions that it names."""
-    said = {TARGET: "Import path of the task's class: one of simulations.tasks, or your own."}
+    texts = {TARGET: "Import path of the task's class: one of simulations.tasks, or your own."}
     for source in reversed(described(values)):
-        said |= meanings(source)
-    return said
+        texts |= meanings(source)
+    return texts
 
 
 def _print_entry(console: Console, name: str, meaning: str) -> None:

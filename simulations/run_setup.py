@@ -30,7 +30,7 @@ from simulations.results import RunDirectory, provenance
 
 
 def config_of(source: Context | str) -> RunConfig:
-    """The run that a context of Flower's belongs to, or that is written in a text."""
+    """The configuration of a run, from a context of Flower or from its JSON text."""
     return _parsed(source if isinstance(source, str) else str(source.run_config["config"]))
 
 
@@ -57,7 +57,7 @@ def seed_of(context: Context) -> int | None:
 
 
 def policy_of(context: Context) -> ClientPolicy:
-    """What clients of a simulation demand of secure aggregation: what the run is configured for."""
+    """What clients of a simulation demand of secure aggregation: the fractions that are configured."""
     config = config_of(context)
     return ClientPolicy(
         min_clients=min(3, config.federation.num_clients),
@@ -68,7 +68,7 @@ def policy_of(context: Context) -> ClientPolicy:
 
 @dataclass(frozen=True)
 class PrivateSetup:
-    """How the updates of a run are encoded and aggregated, for a model of so many coordinates."""
+    """How the updates of a run are encoded and aggregated, for a model of ``dimension`` coordinates."""
 
     config: RunConfig
     dimension: int
@@ -77,7 +77,7 @@ class PrivateSetup:
 
     @classmethod
     def of(cls, config: RunConfig, dimension: int) -> PrivateSetup:
-        """As planned for a target, or as configured."""
+        """The setup as planned for the run's target or, without a target, as configured."""
         plan = plan_of(config, dimension)
         encoding: Encoding | Policy | Plan = (
             config.encoding.built(config.design(), config.l2_clip, config.design)
@@ -154,11 +154,15 @@ class Outputs(contextlib.ExitStack):
         self.enter_context(contextlib.closing(self._tracker))
         return super().__enter__()
 
+    def resumes(self, finished: int) -> None:
+        """Say after which round a run goes on that was interrupted."""
+        self._shown.resumes(finished)
+
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
         """Write the rows so far, of which the last is new, and what a client has spent by then."""
         self._setup.policy.observe_metrics(rows[-1]["round"], rows[-1])
         self._directory.write_rows(rows)
-        # The models of the central baseline are what is protected: its updates are not.
+        # The central baseline protects the models, and not the updates.
         central = self._config.mechanism["name"] == CENTRAL
         self._shown.update(rows[-1], central_statement(self._config) if spent and central else spent)
         self._tracker.log(rows[-1])

@@ -1,4 +1,4 @@
-"""Functions and classes that a configuration names: by a word for one of ours, or by any import path."""
+"""Functions and classes that a configuration names, by the short name of ours or by any import path."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def located(key: str, name: str, home: str | None = None) -> Callable[..., Any]:
         raise InvalidSpecError(f"{key}: {path} cannot be imported ({reason})") from error
     if not callable(value := getattr(module, attribute, None)):
         words = list(getattr(module, "__all__", ()))
-        known = f", which has {', '.join(words)}{checks.nearest(attribute, words)}" if words else ""
-        raise InvalidSpecError(f"{key}: there is no {attribute!r} in {module_name}{known}")
+        advice = f", which has {', '.join(words)}{checks.nearest(attribute, words)}" if words else ""
+        raise InvalidSpecError(f"{key}: there is no {attribute!r} in {module_name}{advice}")
     return typing.cast(Callable[..., Any], value)
 
 
@@ -46,13 +46,13 @@ def checked(
     Parameters
     ----------
     group
-        What the keys begin with in refusals.
+        The name of the group, with which keys begin in error messages.
     values
         The group, with its ``_target_``.
     given
-        Parameters of the target that are not the configuration's to set.
+        Parameters of the target that the run sets, and a configuration must not.
     common
-        Keys that files of the group have in common: left out where the target does not take them.
+        Keys that all files of the group have: they are left out if the target does not take them.
     """
     if not isinstance(values.get(TARGET), str):
         raise InvalidSpecError(f"{group}.{TARGET}: missing; choose a file with {group}=NAME, or give a class")
@@ -87,16 +87,16 @@ def options_of(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def refuse_unknown(
     group: str, options: Iterable[str], targets: Iterable[Callable[..., Any]], given: Iterable[str] = ()
 ) -> None:
-    """Refuse an option that none of the functions takes, or that is not the configuration's to set."""
+    """Refuse an option that none of the functions takes, or that is ``given`` by the run itself."""
     targets = list(targets)
     open_ended = any(_takes_any(target) for target in targets)
-    known = {name for target in targets for name in options_of(target)} - set(given)
+    accepted = {name for target in targets for name in options_of(target)} - set(given)
     for key in options:
-        if key not in known and (key in given or not open_ended):
+        if key not in accepted and (key in given or not open_ended):
             names = " and ".join(target.__name__ for target in targets)
             raise InvalidSpecError(
-                f"{group}.{key}: unknown key; parameters of {names}: {', '.join(sorted(known)) or 'none'}"
-                f"{checks.nearest(key, known)}"
+                f"{group}.{key}: unknown key; parameters of {names}: {', '.join(sorted(accepted)) or 'none'}"
+                f"{checks.nearest(key, accepted)}"
             )
 
 
@@ -118,7 +118,7 @@ def _signature(target: type) -> inspect.Signature:
 
 
 def _types(target: Callable[..., Any]) -> dict[str, Any]:
-    """The declared types of its parameters; none, where they name what is not imported."""
+    """The declared types of its parameters; empty if one of them names something that is not imported."""
     try:
         return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except NameError:

@@ -5,7 +5,7 @@ A run's task is any class with the methods of :class:`Task`, named by its import
     python -m simulations.run task=digits task._target_=my_package.MyTask
 
 It is called with the run's configuration and the other keys of ``task`` as arguments. For torch models there
-is :class:`TorchTask`, to which a function for the model, one for the data and a loss are enough.
+is :class:`TorchTask`, which needs only a function for the model, one for the data, and a loss.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Task(Protocol):
 class TorchTask:
     """A torch model that clients train on the examples that are dealt to them, by SGD or another optimizer.
 
-    Functions are named by a word for one of ours, or by an import path such as ``my_package.my_model``.
+    Functions are given by the short name of one of ours, or by an import path such as ``my_package.model``.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class TorchTask:
     name
         What tables call the task.
     max_examples, max_test_examples
-        Training and test examples that are used at most; null for all.
+        The most training and test examples that are used; null for all.
     device
         Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there
         is one. Only the CPU gives the same bits everywhere.
@@ -148,11 +148,11 @@ class TorchTask:
         """Refuse functions that are not there, and options that none of them takes."""
         functions = [_data(data), _model(model)]
         own = ("name", "loss", "device", *_LIMITS)
-        asked = {key: value for key, value in options.items() if key not in own}
-        refuse_unknown("task", asked, functions, _KNOWN_TO_MODELS)
+        of_functions = {key: value for key, value in options.items() if key not in own}
+        refuse_unknown("task", of_functions, functions, _KNOWN_TO_MODELS)
         for function, given in zip(functions, ((), _KNOWN_TO_MODELS), strict=True):
             for name, parameter in options_of(function).items():
-                if parameter.default is parameter.empty and name not in (*asked, *given):
+                if parameter.default is parameter.empty and name not in (*of_functions, *given):
                     raise InvalidSpecError(f"task.{name}: missing; {function.__name__} needs it")
         for limit in _LIMITS:
             if options.get(limit) is not None:
@@ -162,13 +162,13 @@ class TorchTask:
     def num_users(
         *, data: str, max_examples: int | None = None, max_tests: int | None = None, **options: Any
     ) -> int:
-        """How many users the data have; they must say whose an example is."""
+        """How many users the data have; the data must say which user each example belongs to."""
         chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
         users = _examples(data, json.dumps(chosen, sort_keys=True), max_examples, max_tests).users
         if users is None:
             raise InvalidSpecError(
-                f"federation.num_clients: null stands for all users, but data {data!r} do not say whose an "
-                "example is; give a number"
+                f"federation.num_clients: null stands for all users, but data {data!r} do not say which user "
+                "an example belongs to; give a number"
             )
         return len(np.unique(users))
 
@@ -199,7 +199,7 @@ class TorchTask:
             space = self._learning.Workspace(model, self._run.federation, self._loss)
         space.load(arrays)
         yield space
-        # Not after an error: its state is then unknown.
+        # After an error the model is not used again, because its state is unknown.
         self._free.append(space)
 
     def num_examples(self, client: int) -> int:
@@ -292,8 +292,8 @@ class MeanEstimation:
 
 
 def task_of(config: RunConfig) -> Task:
-    """The task of a run; built once a process for the same config."""
-    # By one thread at a time: initial weights are drawn from torch's global generator.
+    """The task of a run; for the same config it is built once per process."""
+    # One thread at a time builds a task, because initial weights are drawn from torch's global generator.
     with _BUILDING:
         return _build(json.dumps(config.to_mapping(), sort_keys=True))
 

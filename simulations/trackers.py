@@ -28,7 +28,7 @@ class TensorBoardTracker(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise PrivQuantError(
-                "tracker=tensorboard needs it: pip install 'fl-privquant[tensorboard]'"
+                "tracker=tensorboard needs TensorBoard: pip install 'fl-privquant[tensorboard]'"
             ) from error
         self._writer = SummaryWriter(str(directory.path / "tensorboard"))
 
@@ -47,7 +47,7 @@ class MlflowTracker(Tracker):
         try:
             import mlflow
         except ImportError as error:
-            raise PrivQuantError("tracker=mlflow needs it: pip install 'fl-privquant[mlflow]'") from error
+            raise PrivQuantError("tracker=mlflow needs MLflow: pip install 'fl-privquant[mlflow]'") from error
         self._mlflow = mlflow
         mlflow.set_tracking_uri(config.tracker.uri or f"sqlite:///{(directory.path / 'mlflow.db').resolve()}")
         mlflow.set_experiment(config.study)

@@ -1,4 +1,4 @@
-"""As many clients as the data have users, where the configuration leaves their number to the data."""
+"""One client for each user of the data, if the configuration leaves the number of clients to the data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulations.targets import TARGET, located
 
 
 def with_users(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a run, with the number of users where ``federation.num_clients`` is null."""
+    """The values of a run, in which a null ``federation.num_clients`` is replaced by the number of users."""
     federation = values.get("federation")
     if not isinstance(federation, Mapping) or federation.get("num_clients", 1) is not None:
         return values

@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fl_privquant.law.law import Law
+from tests import deployment
 from tests.preloaded import Preloaded
 from tests.ray_cluster import RayCluster
 
@@ -48,8 +48,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: at the end, workers that have none left take short ones from the others."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Slow tests first, and those that wait for other processes: at the end, workers that have none left take
+    short ones from the others. Until then one worker waits, and the others keep the cores busy.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None and not _waits(item))
+
+
+def _waits(item: pytest.Item) -> bool:
+    return "preloaded" in getattr(item, "fixturenames", ())
 
 
 def pytest_collection_finish() -> None:
@@ -112,26 +118,29 @@ def parsed_files() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(run_folder: Path) -> Iterator[RayCluster]:
+def ray_cluster(run_folder: Path, preloaded: Preloaded) -> Iterator[RayCluster]:
     """The Ray cluster that all workers of a run share."""
-    with RayCluster.shared(run_folder) as cluster:
+    with RayCluster.shared(run_folder, preloaded) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def preloaded() -> Iterator[Preloaded]:
-    """Python and our command, which have loaded what runs and reports import. They are not to be killed."""
+def preloaded(run_folder: Path) -> Iterator[Preloaded]:
+    """Python and our command, which have loaded what runs and reports import. They are not to be killed.
+
+    All workers of a run share one, which also starts Flower's processes and Ray's workers.
+    """
     modules = [
         *("matplotlib.pyplot", "pandas", "pyarrow.parquet", "sklearn.datasets", "torch"),
         *("fl_privquant.cli.plots", "fl_privquant.cli.printing", "fl_privquant.flower.engines"),
         *("simulations.app", "simulations.learning", "simulations.report.build", "simulations.run_setup"),
+        *deployment.MODULES,
     ]
-    scripts = {"fl-privquant": "fl_privquant.cli.main:main"}
-    # Short, as the names of sockets must be.
-    with (
-        tempfile.TemporaryDirectory(prefix="pq") as folder,
-        Preloaded(Path(folder), modules, scripts) as programs,
-    ):
+    scripts = {"fl-privquant": "fl_privquant.cli.main:main", "setup_worker.py": "tests.ray_worker:main"}
+    environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}
+    with Preloaded.shared(
+        run_folder / "preloaded", modules, scripts, environment, compared=["fl_privquant", "simulations"]
+    ) as programs:
         yield programs
 
 

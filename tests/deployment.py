@@ -28,7 +28,7 @@ from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower.engines.engine import Federation
 from tests.preloaded import Preloaded
 
-__all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
+__all__ = ["MODULES", "Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
 _HOST = "127.0.0.1"
 _CONNECTION = "loopback"
@@ -41,7 +41,7 @@ _SCRIPTS = {
     "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
     "flwr-serverapp": "flwr.superlink.cli:flwr_serverapp",
 }
-_MODULES = (
+MODULES = (
     *(name.partition(":")[0] for name in _SCRIPTS.values()),
     *("flwr.clientapp", "flwr.serverapp.strategy", "nacl.public", "cryptography.x509"),
     *("numba", "pulp", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats"),
@@ -49,6 +49,8 @@ _MODULES = (
     *("sklearn.datasets", "torch", "torch._dynamo"),
     *("fl_privquant.flower", "fl_privquant.flower.engines.internals"),
 )
+"""What all processes of a deployment have imported."""
+
 _START_SECONDS = 60.0
 _RUN_SECONDS = 600.0
 _LOG_LINES = 40
@@ -76,11 +78,14 @@ class Superlink:
         Holds certificates, logs and Flower's home; temporary.
     federation
         How many SuperNodes, and their configuration.
+    preloaded
+        Has imported :data:`MODULES`.
     """
 
-    def __init__(self, directory: Path, federation: Federation) -> None:
+    def __init__(self, directory: Path, federation: Federation, preloaded: Preloaded) -> None:
         self.directory = directory
         self.federation = federation
+        self._preloaded = preloaded
         self.home = directory / "home"
         self.environment = {
             **os.environ,
@@ -110,7 +115,12 @@ class Superlink:
     def _preload(self) -> None:
         """Put programs that need not import anything before those of the environment."""
         folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="pq"))
-        preloaded = Preloaded(Path(folder), _MODULES, _SCRIPTS, self.environment, compared=["fl_privquant"])
+        # Of their own, as they end with it.
+        preloaded = Preloaded(
+            *(Path(folder), MODULES, _SCRIPTS, self.environment),
+            compared=["fl_privquant"],
+            python=self._preloaded.python,
+        )
         programs = self._programs.enter_context(preloaded)
         self.environment["PATH"] = os.pathsep.join([str(programs.path), self.environment["PATH"]])
 

@@ -20,9 +20,18 @@ from typing import ClassVar
 
 import pytest
 
+from tests.preloaded import Preloaded
+
 __all__ = ["WARNINGS", "RayCluster"]
 
 ROOT = Path(__file__).parents[1]
+# Ray starts its workers by what it takes for its own Python.
+_RAY = """
+import sys
+sys.executable = sys.argv.pop(1)
+from ray.scripts.scripts import main
+main()
+"""
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 # Held until the process ends: what is thrown away while it runs is warned of.
@@ -77,12 +86,12 @@ class RayCluster:
 
     @classmethod
     @contextlib.contextmanager
-    def shared(cls, folder: Path) -> Iterator[RayCluster]:
+    def shared(cls, folder: Path, programs: Preloaded) -> Iterator[RayCluster]:
         """The cluster of a folder: started by its first user, stopped by the last one."""
         note = folder / "ray.json"
         with _locked(folder):
             users, *known = json.loads(note.read_text()) if note.exists() else [0]
-            cluster = cls(*known) if users else cls._started(folder / "ray.log")
+            cluster = cls(*known) if users else cls._started(folder / "ray.log", programs)
             note.write_text(json.dumps([users + 1, *vars(cluster).values()]))
         try:
             yield cluster
@@ -94,14 +103,17 @@ class RayCluster:
                     cluster._stop()
 
     @classmethod
-    def _started(cls, log: Path) -> RayCluster:
-        with socket.socket() as probe:
+    def _started(cls, log: Path, programs: Preloaded) -> RayCluster:
+        with socket.socket() as probe, socket.socket() as other:
             probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+            other.bind(("127.0.0.1", 0))
+            port, client_port = (int(each.getsockname()[1]) for each in (probe, other))
         # Short, as the names of sockets must be; and not Ray's own, where every later run would look.
         directory = tempfile.mkdtemp(prefix="ray")
-        command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
-        command += [f"--num-cpus={cls.CPUS}", "--include-dashboard=false", f"--temp-dir={directory}"]
+        command = [sys.executable, "-c", _RAY, programs.python, "start", "--head", "--block"]
+        # The port that Ray would choose for clients is taken where another such cluster runs.
+        command += [f"--port={port}", f"--ray-client-server-port={client_port}", f"--num-cpus={cls.CPUS}"]
+        command += ["--include-dashboard=false", f"--temp-dir={directory}"]
         # Of no use here: what adds machines to the cluster, and what sends the logs of workers on.
         command += ["--no-monitor", "--include-log-monitor=false"]
         environment = {
@@ -109,6 +121,8 @@ class RayCluster:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "RAY_worker_niceness": "0",
+            # Workers that it starts before they are asked for know nothing of the job, and are never used.
+            "RAY_prestart_worker_first_driver": "0",
         }
         with log.open("wb") as output:
             head = subprocess.Popen(

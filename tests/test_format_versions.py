@@ -88,7 +88,7 @@ def ledger_lines(*contents: dict[str, Any]) -> str:
 def test_ledgers(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text(ledger_lines({"version": 2}))
-    words = "version 2 is not 1.*nothing more may be; install the fl-privquant that wrote it"
+    words = "version 2 is not 1.*nothing more may be spent; install the fl-privquant that wrote it"
     refused(LedgerDamagedError, words, lambda: SpendingLedger(path))
     path.write_text(ledger_lines({"mechanism": "ab", "bytes": ""}))
     refused(LedgerDamagedError, "does not say its version", lambda: SpendingLedger(path))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,51 @@ def test_what_programs_import_is_there_already(preloaded: Preloaded, tmp_path: P
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout == "True False\n"
 
 
+def test_a_file_that_is_named_is_a_function(tmp_path: Path) -> None:
+    (tmp_path / "called.py").write_text("import sys\ndef main():\n    print(__name__, sys.argv)\n")
+    (tmp_path / "file.py").write_text("print('as a file')")
+    said = []
+    with (
+        tempfile.TemporaryDirectory(prefix="pq") as folder,
+        Preloaded(Path(folder), [], {"file.py": "called:main"}) as programs,
+    ):
+        assert not (programs.path / "file.py").exists()
+        for python in (programs.python, sys.executable):
+            command = [python, str(tmp_path / "file.py"), "one"]
+            said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert said == [f"called ['{tmp_path / 'file.py'}', 'one']\n", "as a file\n"]
+
+
+def test_a_shared_process_ends_when_all_have_left(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+
+    def number(programs: Preloaded) -> int:
+        command = [programs.python, "-c", "import os; print(os.getppid())"]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    with Preloaded.shared(note, [], {}) as first:
+        pid = number(first)
+        with Preloaded.shared(note, [], {}) as second:
+            assert number(second) == pid
+        assert number(first) == pid
+    deadline = time.monotonic() + 20
+    while first.path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with Preloaded.shared(note, [], {}) as third:
+        assert number(third) != pid
+        # One that is started by another ends its own programs, and not the other.
+        with (
+            tempfile.TemporaryDirectory(prefix="pq") as folder,
+            Preloaded(Path(folder), [], {}, python=third.python) as inner,
+        ):
+            command = [inner.python, "-c", "import time; time.sleep(100)"]
+            waiting = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            assert number(inner) != number(third)
+        assert waiting.wait(20) == 1
+        number(third)
+
+
 def test_a_package_that_lies_elsewhere_is_imported_from_there(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     for place in ("here", "there"):
@@ -63,6 +110,8 @@ def test_a_package_that_lies_elsewhere_is_imported_from_there(tmp_path: Path) ->
         text = f"with open({str(noted)!r}, 'a') as file:\n    file.write('{place} ')\n"
         (tmp_path / place / "brought" / "__init__.py").write_text("from brought import part\n")
         (tmp_path / place / "brought" / "part.py").write_text(text)
+    shutil.copytree(tmp_path / "here", tmp_path / "copy")
+    (tmp_path / "copy" / "brought" / "py.typed").touch()
     found = []
     with (
         # Short, as the names of sockets must be.
@@ -75,7 +124,7 @@ def test_a_package_that_lies_elsewhere_is_imported_from_there(tmp_path: Path) ->
             compared=["brought"],
         ) as programs,
     ):
-        for place in ("here", "there"):
+        for place in ("here", "there", "copy"):
             done = subprocess.run(
                 [programs.python, "-c", "import brought, sys; print(sys.modules['brought.part'].__file__)"],
                 env=os.environ | {"PYTHONPATH": str(tmp_path / place)},
@@ -85,6 +134,6 @@ def test_a_package_that_lies_elsewhere_is_imported_from_there(tmp_path: Path) ->
             )
             assert done.returncode == 0, done.stderr
             found.append(Path(done.stdout.strip()).parts[-3])
-    assert found == ["here", "there"]
-    # By the process that loads everything, and by the program that has one of its own.
+    assert found == ["here", "there", "here"]
+    # By the process that loads everything, and by the program that has another one; a copy is not imported.
     assert noted.read_text().split() == ["here", "there"]

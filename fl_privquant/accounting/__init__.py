@@ -1,4 +1,4 @@
-"""How much privacy is spent: releases as events, how they are counted, and statements with unit and view.
+"""How much privacy is spent: releases as events, how their losses add up, and statements with unit and view.
 
 >>> import fl_privquant as pq
 >>> from fl_privquant.accounting import Accountant, Release, View

@@ -1,6 +1,6 @@
 """The accountant: the total privacy loss of a client, as a statement with unit, view, method and assumptions.
 
-The mechanism says what a release costs. Releases can be counted in several ways: by coordinates (the
+The mechanism says what a release costs. There are several ways to count releases: by coordinates (the
 distribution of the privacy loss), by a theorem for this mechanism (a Rényi bound for sums), or by the norm of
 the whole update; each of them in the local view or in the sum. A release to which a way does not apply is
 counted by coordinates. Each way gives a valid total, and a total in the local view also holds for an
@@ -44,9 +44,10 @@ from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
 # How many losses and curves are kept in memory.
 _CACHED = 512
-# If one quick bound is this many times another, it is also the larger one when both are counted in full.
+# If one quick bound is this many times another, it is assumed to stay larger when both are counted in full.
 _FAR = 1.5
-# An update with so many coordinates, most of them far inside their clip, is not counted by coordinates.
+# Updates with at least this many coordinates, most of them far inside the clip, are not counted by
+# coordinates.
 _MANY = 1000
 _SECURE = "secure randomness on the client"
 _SUM_ONLY = "the adversary sees sums only (secure aggregation)"
@@ -57,7 +58,7 @@ _MODELS = "the adversary sees only the models: the server is trusted, and nobody
 _DRAWN = "clients drawn anew each round, in secret"
 _NOT_CHOSEN = "which kinds of releases there were did not depend on what earlier ones showed"
 _FORGETFUL = "what a client answers, and whether, does not depend on rounds that it took part in before"
-# The additional delta, as a share, for releases whose kind was chosen by what earlier releases showed.
+# The additional delta, as a share, for releases whose kind was chosen in view of earlier releases.
 _CHOSEN_SHARE = 0.01
 _MOST_RATE = 1e5
 # Points at which a round's privacy curve is computed before it is amplified: in full, and for quick bounds.
@@ -66,7 +67,7 @@ _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
 @dataclass(frozen=True)
 class Budget:
-    """What a client may spend at most over all releases: their total epsilon at this delta.
+    """The most that a client may spend over all releases: their total epsilon at this delta.
 
     With delta 0 the largest losses add up (pure differential privacy). With a delta of 1e-5, say, the same
     epsilon lasts for many more releases.
@@ -111,11 +112,11 @@ class Accountant:
     Guarantee: the epsilon of a statement is never below the exact one, even if the inputs depend on all that
     was released before.
     Assumes: that every release of the client was added, and that the *kinds* of releases (mechanism,
-    dimension, norms) were not chosen by what earlier releases showed. The second assumption is not needed
-    where delta is 0, or where all kinds are counted as pairs of normal distributions: then totals bound every
-    choice. Elsewhere, whoever sees a large loss could go on with the kind that is worse from there on, and
-    the true delta would be larger than the stated one (1.9 times in an example of two releases). Statements
-    of several kinds name the assumption; :meth:`check` enforces a budget without it.
+    dimension, norms) were not chosen in view of earlier releases. The second assumption is not needed where
+    delta is 0, or where all kinds are counted as pairs of normal distributions: then totals bound every
+    choice. Elsewhere, an adversary who sees a large loss could continue with the kind that is worse from
+    there on, and the true delta would be larger than the stated one (1.9 times in an example of two
+    releases). Statements of several kinds name the assumption; :meth:`check` enforces a budget without it.
 
     Examples
     --------
@@ -155,13 +156,13 @@ class Accountant:
         do not decide. ``spent_at`` gives the statement at a delta that the error quotes, by default this
         accountant's total.
 
-        ``chosen`` says that somebody who saw the earlier releases may have chosen this one, as a server may.
-        Then a budget of (epsilon, delta) bounds all that is released by epsilon and 1.01 delta, whatever is
-        chosen. As long as all releases are of one kind, that of the first, which was chosen before anything
-        was seen, they are counted as usual, at delta. From the second kind on, the moments of all losses, at
-        a rate that follows from the budget alone, must stay within what (epsilon, delta / 100) allows: a
-        Rényi filter, which bounds every adaptive choice (Feldman, Zrnic 2021). Or else the largest losses
-        must add up to epsilon at most.
+        ``chosen`` says that somebody who saw the earlier releases, such as the server, may have chosen this
+        one. Then a budget of (epsilon, delta) bounds all releases together by epsilon and 1.01 delta,
+        whatever is chosen. As long as all releases are of the kind of the first, which was chosen before
+        anything was seen, they are counted as usual, at delta. From the second kind on, the moments of all
+        losses, at a rate that follows from the budget alone, must stay within what (epsilon, delta / 100)
+        allows. This is a Rényi filter, which bounds every adaptive choice (Feldman, Zrnic 2021). Otherwise
+        the largest losses must add up to at most epsilon.
         """
         after = Accountant(self._counts)
         after.add(release)
@@ -204,7 +205,7 @@ class Accountant:
         largest = pure_epsilon(parts)
         if math.fsum(part.count * part.loss.infinity for part in parts) >= math.exp(log_delta):
             return largest
-        # Without the part of infinite losses a moment may be below 1; what was spent never gets less.
+        # Without infinite losses a moment may be below 1, but a release must never lower the total.
         moments = math.fsum(max(part.count * part.loss.log_moment(rate), 0.0) for part in parts)
         return min(largest, epsilon_at_rate(moments * (1.0 + ROUNDING), log_delta, rate))
 
@@ -322,7 +323,7 @@ def _method(bound: Bound, names: list[str]) -> str:
 
 
 def _applies(release: Release, way: _Way, refine: bool) -> bool:
-    """Whether a way that is not by coordinates says something of the release."""
+    """Whether a way other than by coordinates applies to the release."""
     return _sampled_loss(release, refine) is not None or bool(_whole_losses(release, way))
 
 
@@ -380,7 +381,7 @@ def _sampled_loss(release: Release, refine: bool) -> PrivacyLoss | None:
 
 @lru_cache(maxsize=_CACHED)
 def _curve(release: Release, refine: bool) -> Curve | None:
-    """What the release costs by itself, at many deltas."""
+    """The epsilon of the release by itself at many deltas."""
 
     def epsilon(delta: float) -> float:
         return _smallest([(release, 1)], delta, refine)[0].epsilon

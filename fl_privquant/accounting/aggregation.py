@@ -28,9 +28,9 @@ class Aggregation(ABC):
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
-        """The view of the server, in the worst case, of a round that asks ``num_clients`` clients.
+        """The server's view, in the worst case, of a round that asks ``num_clients`` clients.
 
-        No sum with fewer honest clients than this view has is ever opened.
+        The server never learns a sum with fewer honest clients than this view has.
         """
 
     @abstractmethod
@@ -92,7 +92,7 @@ class _HonestSum(Aggregation):
         if honest < 1:
             raise InvalidSpecError(
                 f"{num_clients} clients in a round, {self.corrupt(num_clients)} of them corrupt and "
-                f"{self.lost(num_clients)} lost, leave no honest one in the sum; ask more clients, or "
+                f"{self.lost(num_clients)} lost, leave no honest client in the sum; ask more clients, or "
                 f"lower corrupt_fraction ({self.corrupt_fraction:g}) or dropout_fraction "
                 f"({self.dropout_fraction:g})"
             )
@@ -106,7 +106,7 @@ class _HonestSum(Aggregation):
 
     @property
     def tells_participants(self) -> bool:
-        # Each client learns the ids of its neighbours, with whom it masks, and corrupt ones tell.
+        # Each client learns the ids of its neighbours, with whom it masks, and corrupt clients tell others.
         return self.corrupt_fraction > 0.0
 
     @property
@@ -117,18 +117,19 @@ class _HonestSum(Aggregation):
         summed = mechanism.for_sums()
         if not summed.summable:
             raise InvalidSpecError(
-                f"mechanism {mechanism.name!r} gives no integers to be summed, as secure aggregation needs"
+                f"mechanism {mechanism.name!r} does not give integers that can be summed, which secure "
+                "aggregation needs"
             )
         return summed
 
 
 @dataclass(frozen=True)
 class SimulatedSum(_HonestSum):
-    """The server adds codes up in the open, and they are counted as if only their sum were seen.
+    """The server adds codes up in the open, and privacy is counted as if it saw only their sum.
 
     This is for simulations, in which one process has all codes anyway: the model and the stated figures are
-    those of :class:`SecureSum` to the last bit, without the work of masking. It protects nobody, so that a
-    strategy takes it only with ``simulated=True``, and every privacy statement says so.
+    those of :class:`SecureSum` to the last bit, without the work of masking. It protects nobody, so a
+    strategy accepts it only with ``simulated=True``, and every privacy statement says so.
 
     Parameters
     ----------
@@ -146,22 +147,22 @@ class SimulatedSum(_HonestSum):
 class SecureSum(_HonestSum):
     """The server learns the sum of the codes of a round's clients and nothing else.
 
-    Floats cannot be masked. So mechanism ``none`` then sends fixed-point numbers: coordinates are clipped,
+    Floats cannot be masked, so mechanism ``none`` sends fixed-point numbers here: coordinates are clipped,
     and rounded at random to a lattice of 20 bits.
 
     Parameters
     ----------
     corrupt_fraction, dropout_fraction
-        Clients of a round that may collude with the server, and that may be lost. Both are rounded up to
-        whole clients (:mod:`fl_privquant.cohort`). A round that loses more opens no sum.
+        Fractions of a round's clients that may collude with the server, and that may drop out. Both are
+        rounded up to whole clients (:mod:`fl_privquant.cohort`). A round that loses more gives no sum.
     exact_sums
-        Whether the sum has room for whatever codes add up to. Otherwise it has room for the sums of honest
-        clients, except with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.sum_ring`), which takes
-        fewer bits; a sum is then tested by its energy instead of its range.
+        Whether the sum has room for any codes. Otherwise it has room for the sums of honest clients, except
+        with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.sum_ring`), which takes fewer bits; the
+        server then tests the energy of a sum instead of its range.
     server_may_lie, num_neighbors, threshold, identities
-        As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the clients' public keys by node
-        id where they sign, or the operator's list of known clients
-        (:func:`~fl_privquant.secagg.identities.read_known_clients`), by which nodes are asked who they are.
+        As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the public keys, by node id, of
+        clients that sign, or the operator's list of known clients
+        (:func:`~fl_privquant.secagg.identities.read_known_clients`), against which nodes identify themselves.
     timeout
         Seconds that a stage of the protocol may take.
 

@@ -81,7 +81,7 @@ def empirical_bound(
     mechanism
         The mechanism that is attacked, through ``encode`` and ``decode`` only.
     num_draws
-        Outputs drawn for each input of the pair; a share of them is used to find it.
+        Outputs drawn for each input of the pair; a share of them is used to find the pair.
     confidence
         Probability with which the bound holds.
     inputs
@@ -132,8 +132,8 @@ def _best(
     """The pair of inputs and the set of outputs with the largest bound.
 
     If both laws were known, a set of the outputs with the largest ratios would be best. Ratios of counts are
-    noisy where outputs are many, so half-lines of outputs are tried too, and what one half of the draws
-    suggests is judged by the other half.
+    noisy if there are many outputs, so half-lines of outputs are tried too. One half of the draws suggests
+    sets, and the other half judges them.
     """
     best, pair, chosen = -math.inf, (0, 1), np.arange(1)
     total = int(others[0].sum())

@@ -33,9 +33,10 @@ __all__ = ["ClientSampling", "CohortSampling", "FixedSampling", "PoissonSampling
 _MOST_CLIENTS = 1 << 24
 _CLIENTS = checks.whole_in(1, _MOST_CLIENTS)
 _ROUNDS = checks.whole_in(1, 1 << 20)
-# Among so many successive numbers of clients is the worst one, even if only a hundredth of them are honest.
+# The number of clients with the fewest honest ones is among this many successive numbers, even if only a
+# hundredth of the clients are honest.
 _ROUNDING_CLIENTS = 200
-# Numbers of clients are rounded up to multiples of this share of the expected number.
+# For rates, numbers of clients are rounded up to multiples of this share of the expected number.
 _RATE_STEP = 0.02
 
 
@@ -48,8 +49,8 @@ class ClientSampling(ABC):
     participations
         Rounds of a run that a client takes part in, at most; None for no bound.
     seed
-        Makes draws reproducible, for simulations: whoever knows it knows who took part. None: the operating
-        system's secure randomness.
+        Makes draws reproducible, for simulations: whoever knows the seed knows who took part. None stands for
+        the operating system's secure randomness.
     """
 
     _: KW_ONLY
@@ -61,7 +62,7 @@ class ClientSampling(ABC):
 
     @property
     def once_in(self) -> int:
-        """The length of a row of rounds in which a client takes part at most once."""
+        """The number of successive rounds in which a client takes part at most once."""
         return 1
 
     @property
@@ -75,11 +76,11 @@ class ClientSampling(ABC):
         return self.participations is not None or self.once_in > 1
 
     def most_rounds(self, rounds: int) -> int:
-        """Rounds that a client takes part in at most, in a run of so many."""
+        """The most rounds that a client takes part in, in a run of ``rounds`` rounds."""
         return min(rounds, self.participations or rounds)
 
     def has_share_left(self, taken: int) -> bool:
-        """Whether a client that took part in so many rounds may take part in another one."""
+        """Whether a client that took part in ``taken`` rounds may take part in another one."""
         return self.participations is None or taken < self.participations
 
     def may_ask(self, server_round: int, taken: int, last: int | None) -> bool:
@@ -92,12 +93,12 @@ class ClientSampling(ABC):
         """The fewest clients with which a round of a federation of that size is run."""
 
     def drawn(self, server_round: int, clients: Sequence[int], population: int) -> list[int]:
-        """The clients that are asked, drawn from these; none if these are too few for a round."""
+        """The clients that are asked, drawn from ``clients``; none if these are too few for a round."""
         size = self.size(population)
         return self._random(server_round).sample(clients, size) if size <= len(clients) else []
 
     def planned_clients(self, population: int, aggregation: Aggregation) -> int:
-        """The number of clients of the worst round that is run: what a target counts on."""
+        """The number of clients of the worst round that is run, on which a target is based."""
         return self.size(population)
 
     def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
@@ -112,14 +113,14 @@ class ClientSampling(ABC):
         return min(1.0, asked / (population if view.num_honest is None else view.num_honest))
 
     def check(self, aggregation: Aggregation, plan: Plan | None) -> None:
-        """Refuse a sampling that breaks what a plan counts on."""
+        """Raise InvalidSpecError if the sampling breaks an assumption of the plan."""
         if plan is None:
             return
         rounds, counted = plan.target.rounds, plan.target.counted_rounds
         if self.most_rounds(rounds) > counted:
             raise InvalidSpecError(
-                f"sampling: a client may take part in {self.most_rounds(rounds)} of {rounds} rounds, the "
-                f"plan counts on {counted} at most; set participations={counted}, or plan for more"
+                f"sampling: a client may take part in {self.most_rounds(rounds)} of {rounds} rounds, but the "
+                f"plan assumes {counted} at most; set participations={counted}, or plan for more"
             )
 
     def _random(self, server_round: int) -> random.Random:
@@ -132,8 +133,8 @@ class ClientSampling(ABC):
 class StrategySampling(ClientSampling):
     """The wrapped strategy draws, as Flower's do: ``fraction_train`` of the clients, by Python's ``random``.
 
-    Nothing is known of these draws, so no statement is made for those who see only the models. Clients that
-    have had their share of rounds are left out of what the strategy draws.
+    Nothing is known about these draws, so no statement is made for those who see only the models. Clients
+    that have taken part as often as they may are not offered to the strategy.
     """
 
     @property
@@ -152,7 +153,7 @@ class StrategySampling(ClientSampling):
 
 @dataclass(frozen=True)
 class FixedSampling(ClientSampling):
-    """Each round draws so many clients, each choice of them with the same probability.
+    """Each round draws a fixed number of clients, every choice of them with the same probability.
 
     Parameters
     ----------
@@ -180,16 +181,16 @@ class FixedSampling(ClientSampling):
 class PoissonSampling(ClientSampling):
     """Each client is drawn independently of all others, with the same probability.
 
-    How many are drawn is random. In a secure sum the noise of too few would not hide each of them, so a round
-    with fewer than ``min_clients`` is not run, and secure sums without that number are refused. Plans count
-    on it (:meth:`planned_clients`).
+    How many are drawn is random. In a secure sum the noise of too few clients would not hide each of them, so
+    a round with fewer than ``min_clients`` is not run, and secure sums need this parameter. Plans rely on it
+    (:meth:`planned_clients`).
 
     Parameters
     ----------
     probability
         Probability with which a client is drawn.
     min_clients
-        Clients of the smallest round that is run.
+        Number of clients of the smallest round that is run.
     """
 
     probability: Annotated[float, checks.number_in("(0, 1]")] = 1.0
@@ -204,7 +205,7 @@ class PoissonSampling(ClientSampling):
         return drawn if len(drawn) >= self.size(population) else []
 
     def rate(self, asked: int, population: int, aggregation: Aggregation) -> float | None:
-        # Few different rates, as each is counted by itself.
+        # Rounded, so that there are few different rates: each is counted by itself.
         step = max(1, round(_RATE_STEP * self.probability * population))
         return super().rate(math.ceil(asked / step) * step, population, aggregation)
 
@@ -238,15 +239,15 @@ class PoissonSampling(ClientSampling):
             if honest < planned:
                 raise InvalidSpecError(
                     f"min_clients: a round of {fewest} clients has {honest} honest ones, fewer than the "
-                    f"{planned} that the plan counts on; raise min_clients ({self.min_clients}), or plan "
+                    f"{planned} that the plan assumes; raise min_clients ({self.min_clients}), or plan "
                     f"with num_clients={fewest}"
                 )
 
     def _check_sums(self, aggregation: Aggregation) -> None:
         if self.min_clients is None and not aggregation.view(_MOST_CLIENTS).is_local:
             raise InvalidSpecError(
-                "min_clients: missing; how many clients Poisson sampling draws is random, and a secure sum "
-                "of too few hides nobody: say how many a round must have"
+                "min_clients: missing; Poisson sampling draws a random number of clients, and a secure sum "
+                "of too few hides nobody; give the least number of clients of a round"
             )
 
 
@@ -254,15 +255,16 @@ class PoissonSampling(ClientSampling):
 class CohortSampling(ClientSampling):
     """Each client takes part in at most one of any ``rounds_apart`` rounds in a row.
 
-    Each round draws its cohort from the clients that rested long enough. Cohorts are small enough for there
-    always to be one, as long as clients keep their names. A round for which too few have rested is not run.
+    Each round draws its cohort from the clients that have rested long enough. Cohorts are so small that there
+    are always enough such clients, as long as clients keep their names. If too few have rested, a round is
+    not run.
 
     Parameters
     ----------
     rounds_apart
-        In how many rounds in a row a client takes part once at most.
+        Number of successive rounds in which a client takes part at most once.
     clients
-        Clients of a cohort; None for as many as there can always be.
+        Number of clients of a cohort; None for the most that are always possible.
 
     >>> CohortSampling(10).most_rounds(1000), CohortSampling(10).size(205)
     (100, 20)
@@ -287,8 +289,8 @@ class CohortSampling(ClientSampling):
         size = most if self.clients is None else self.clients
         if not 1 <= size <= most:
             raise InvalidSpecError(
-                f"sampling: {population} clients have no {self.rounds_apart} cohorts of {max(size, 1)}; "
-                "lower rounds_apart or clients, or let more clients join"
+                f"sampling: {population} clients are too few for {self.rounds_apart} cohorts of "
+                f"{max(size, 1)}; lower rounds_apart or clients, or let more clients join"
             )
         return size
 

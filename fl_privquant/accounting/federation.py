@@ -6,11 +6,11 @@ releases of its kind the server has counted for that client, and a client that c
 :mod:`fl_privquant.flower.client_ledger`). By induction over the requests that were answered, every kind of
 release of every client is counted at least as often here as there, whatever was lost on the way.
 
-A client is known by its *name*, which is its node id. After a restart of the federation a client may have
-another name. Clients whose names are known keep their own counts, because no name is given twice: those that
-were asked, and those that could have been asked (:meth:`FederationLedger.meet`). Every other client is
-charged with all that it could have been asked for under another name: for each kind of release, the most that
-any client was asked for, and as if the last time had been in the last round.
+A client is identified by its *name*, which is its node id. After a restart of the federation a client may
+have another name, but no name is given twice. So clients whose names are known, because they were asked or
+could have been asked (:meth:`FederationLedger.meet`), keep their own counts. Every other client is charged
+with all that it could have been asked for under another name: for each kind of release, the most that any
+client was asked for, as if the last time had been in the last round.
 
 **Those who see only the models** (:attr:`~fl_privquant.statement.View.sampled`) do not know who took part
 where clients are drawn in secret. Every client is then charged for every round, amplified by the sampling. If
@@ -34,14 +34,14 @@ from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
 
-# Stands for all clients whose names are not known. No node of Flower's has this id.
+# Stands for all clients whose names are not known. No node of Flower has this id.
 _ANYBODY = 0
 # If clients have more different histories than the first number, each sum is counted as the smallest one. If
 # there are still more than the second number, one history is counted that costs more than all of them.
 _MOST_HISTORIES, _MOST_FLOORED = 4, 32
 # All that identifies a release except for its view.
 _Kind = tuple[str, int, Norms]
-# What a client was asked for: numbers of kinds of requests, with how often; sorted, so that they compare.
+# What a client was asked for: the number of each kind of request, and how often; sorted, to be comparable.
 _History = tuple[tuple[int, int], ...]
 
 
@@ -131,7 +131,7 @@ class FederationLedger:
         self._stated.clear()
 
     def summed(self, num_honest: int) -> None:
-        """Note that only a sum of the last release can be seen, with so many honest clients at least."""
+        """Note that only a sum of the last release is seen, with at least ``num_honest`` honest clients."""
         if self._open is not None:
             self._open = replace(self._open, release=self._open.release.seen(_in_sum(num_honest)))
             self._stated.clear()
@@ -161,9 +161,9 @@ class FederationLedger:
 
     def participation(self, node: int) -> tuple[int, int | None]:
         """In how many rounds a node was asked, at most, and the last of them, at the latest."""
-        known = node in self._histories or node in self._met
-        count = sum(number for _, number in self._histories.get(node, ())) if known else self._before_rounds
-        last = self._last_rounds.get(node) if known else self._last_rounds.get(_ANYBODY)
+        named = node in self._histories or node in self._met
+        count = sum(number for _, number in self._histories.get(node, ())) if named else self._before_rounds
+        last = self._last_rounds.get(node) if named else self._last_rounds.get(_ANYBODY)
         if node in self._open_nodes:
             return count + 1, self._asked[-1][0]
         return count, last
@@ -171,12 +171,12 @@ class FederationLedger:
     def check(self, number: int, release: Release, nodes: Iterable[int], budget: Budget) -> None:
         """Raise BudgetExhaustedError, with what was spent, if asking these nodes would exceed a budget.
 
-        The budget is for the view that the release is to have.
+        The budget is for the view that the release will have.
         """
         in_sum = not release.view.is_local
         planned = release.seen(_in_sum(release.view.honest_count) if in_sum else LOCAL)
-        known = self._all()
-        histories = {known.get(node, self._unasked(node)) for node in nodes}
+        by_node = self._all()
+        histories = {by_node.get(node, self._unasked(node)) for node in nodes}
         for counts in self._worst(histories, attrgetter("release" if in_sum else "local")):
             try:
                 Accountant(counts).check(number, planned, [budget])
@@ -251,13 +251,13 @@ class FederationLedger:
         return None if last is None else last.local
 
     def last_statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
-        """What the last release alone has cost a client: one round, without what came before.
+        """What the last release alone has cost a client: one round, without earlier ones.
 
         Parameters as for :meth:`statement`.
         """
         last = self._last
         if last is None:
-            raise InvalidSpecError("ledger: nothing was asked for yet, so that no round has a cost")
+            raise InvalidSpecError("ledger: no release was asked for yet, so there is no round to state")
         seen = last.release if in_sum else last.local
         return Accountant([seen]).statement(delta, Unit.ROUND, refine)
 
@@ -269,13 +269,13 @@ class FederationLedger:
             )
             closed._close()
             return closed.to_dict()
-        known = {asked.release.fingerprint: asked.release.blob for asked in self._kinds}
-        known |= {release.fingerprint: release.blob for _, release in self._asked}
+        blobs = {asked.release.fingerprint: asked.release.blob for asked in self._kinds}
+        blobs |= {release.fingerprint: release.blob for _, release in self._asked}
         nodes: dict[tuple[_History, int], list[int]] = {}
         for node, history in self._histories.items():
             nodes.setdefault((history, self._last_rounds[node]), []).append(node)
         return {
-            "mechanisms": known,
+            "mechanisms": blobs,
             "rounds": [[number, release.text] for number, release in self._asked],
             "kinds": [[asked.release.text, *_views_of(asked)] for asked in self._kinds],
             "shown": sorted(self._shown.items()),
@@ -288,16 +288,16 @@ class FederationLedger:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> FederationLedger:
         """The ledger that :meth:`to_dict` wrote; clients of other names are charged with the most."""
-        known = {name: Mechanism.from_bytes(blob) for name, blob in content["mechanisms"].items()}
-        asked = [(int(number), Release.from_text(text, known)) for number, text in content["rounds"]]
+        mechanisms = {name: Mechanism.from_bytes(blob) for name, blob in content["mechanisms"].items()}
+        requests = [(int(number), Release.from_text(text, mechanisms)) for number, text in content["rounds"]]
         kinds = [
-            _Asked(Release.from_text(text, known, View(honest)), _models_view(*models))
+            _Asked(Release.from_text(text, mechanisms, View(honest)), _models_view(*models))
             for text, honest, *models in content["kinds"]
         ]
         last = content["last"]
         before, before_rounds = content["before"]
         ledger = cls(
-            _asked=asked,
+            _asked=requests,
             _kinds=kinds,
             _before=_history(before),
             _before_rounds=int(before_rounds),
@@ -346,7 +346,7 @@ class FederationLedger:
         return histories
 
     def _place(self, asked: _Asked) -> int:
-        """The place of a kind of request among all kinds, to which a new one is added."""
+        """The place of a kind of request in the list of kinds; a new kind is added to the list."""
         if asked not in self._kinds:
             self._kinds.append(asked)
         return self._kinds.index(asked)

@@ -6,15 +6,15 @@ error of their mean is
 
     E(b, k) + (d / k - 1) s.
 
-E(b, k) is the error of the mechanism with b bits for k coordinates. The rest is what is lost with coordinates
-that are not sent; s is the squared norm of an update over the error of a central Gaussian. (The clip of the
-kept norm adds a little: :func:`~fl_privquant.design.spread.error_of_kept`.) A client sends k times as many
-bits as the sum of a coordinate takes. With more bits the mechanism has less error, so that fewer coordinates
-are enough, but their sums are wider.
+E(b, k) is the error of the mechanism with b bits for k coordinates. The second term is the error by
+coordinates that are not sent; s is the squared norm of an update, divided by the error of a central Gaussian.
+(The clip of the kept norm adds a little: :func:`~fl_privquant.design.spread.error_of_kept`.) A client sends k
+times as many bits as the sum of a coordinate takes. With more bits the mechanism has less error, so that
+fewer coordinates are enough, but their sums are wider.
 
 Mechanisms that can estimate their error and width (:meth:`~fl_privquant.mechanisms.registry.Spec.estimate`)
-are compared by these estimates. What was chosen is then designed and certified, and k is changed until the
-certified plan keeps to what was asked for. No estimate is ever stated as a result.
+are compared by these estimates. The chosen one is then designed and certified, and k is changed until the
+certified plan keeps the requested error or size. No estimate is ever stated as a result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_STEPS = 5
 _MOST_ESTIMATES = 4
 # By how much a certified error may exceed its estimate, in units of the central error.
 _ROOM = 0.003
-# A plan that reaches this share of what was asked for is not improved further.
+# A plan that uses this share of the allowed error or size is not improved further.
 _CLOSE = 0.98
 _BYTES = 1000
 # Typical bits of a sum of integer noise, for mechanisms that give no estimate.
@@ -45,12 +45,14 @@ _USUAL_WIDTH = 16
 
 @dataclass(frozen=True)
 class _Guess:
-    """Bits and kept coordinates, with their estimated error over a central Gaussian's and width in a sum."""
+    """Bits and kept coordinates, and the estimates for them."""
 
     bits: int
     kept: int
     ratio: float
+    """Estimated error, divided by that of a central Gaussian."""
     sum_bits: float
+    """Estimated bits of a coordinate in the secure sum."""
 
 
 _Wanted = Callable[[int, Estimate, Estimate], int]
@@ -65,25 +67,25 @@ class JointSearch:
     most_bits: int
     """The most bits of a code before it is masked."""
     signal: float
-    """Squared norm of an update at the L2 clip over the error of a central Gaussian."""
+    """Squared norm of an update at the L2 clip, divided by the error of a central Gaussian."""
     planned: Callable[[int, int | None], Plan]
-    """Makes the certified plan with at most so many bits and so many coordinates, None for all of them."""
+    """Makes the certified plan with at most that many bits and that many coordinates, None for all."""
     estimated: Callable[[int, int], Estimate | None]
     """Estimates that plan; None where the mechanism has no estimate."""
     progress: Callable[[str], None]
     """Called with what is being designed and certified."""
 
     def within_error(self, most_error: float) -> Iterator[Plan]:
-        """For each number of bits the plan of the fewest bytes with at most that error, the best first.
+        """For each number of bits the plan with the fewest bytes within that error, the best first.
 
         The error is in units of a central Gaussian's, and the order is that of the estimates. Raises
         InfeasibleDesignError if no number of bits reaches it.
         """
-        # Without an estimate, as if the mechanism had the error of a central Gaussian.
+        # Without an estimate, assume that the mechanism has the error of a central Gaussian.
         unknown = self.dimension / (1.0 + max(most_error - 1.0, 0.0) / self.signal)
 
         def enough(kept: int, estimate: Estimate, every: Estimate) -> int:
-            # But for a constant, the error of the mechanism is proportional to 1 / k, or falls more slowly.
+            # Except for a constant, the mechanism's error is proportional to 1 / k, or falls more slowly.
             own = (estimate.ratio_to_central - every.ratio_to_central) * kept
             room = most_error - _ROOM - every.ratio_to_central + self.signal
             return math.ceil((own + self.dimension * self.signal) / room) if room > 0.0 else self.dimension
@@ -93,7 +95,7 @@ class JointSearch:
         return _feasible(lambda guess: self._fewest_kept(guess, most_error), guesses)
 
     def within_size(self, most_kilobytes: float) -> Iterator[Plan]:
-        """For each number of bits the plan of the least error with at most that size, the best first.
+        """For each number of bits the plan with the least error within that size, the best first.
 
         The size is what a client sends in a round, and the order is that of the estimates. Raises
         InfeasibleDesignError if no number of bits fits.
@@ -156,7 +158,7 @@ class JointSearch:
         if best is None:
             raise InfeasibleDesignError(
                 f"most_error: {most_error:g}, but with {_coordinates(plan)} the error is "
-                f"{_ratio_of(plan):.4g} times a central Gaussian's; raise it, or max_bits"
+                f"{_ratio_of(plan):.4g} times a central Gaussian's; raise most_error or max_bits"
             )
         return best
 
@@ -177,12 +179,12 @@ class JointSearch:
             return best
         raise InfeasibleDesignError(
             f"most_kilobytes: {most_kilobytes:g} kB are too few for a coordinate of "
-            f"{plan.encoding.mechanism.name}; allow more"
+            f"{plan.encoding.mechanism.name}; raise most_kilobytes"
         )
 
 
 def _feasible(plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> Iterator[Plan]:
-    """The plans that can be made; an estimate may promise a little more than a certified plan holds."""
+    """The plans that can be made; an estimate may be a little better than the certified plan."""
     failures: list[InfeasibleDesignError] = []
     for guess in guesses:
         try:
@@ -197,7 +199,7 @@ def _feasible(plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> Iterator
 
 def _ratio_of(plan: Plan) -> float:
     if plan.ratio_to_central is None:
-        raise InvalidSpecError("most_error: is about secure sums; give keep, or aggregation=SecureSum()")
+        raise InvalidSpecError("most_error: only for secure sums; give keep, or aggregation=SecureSum()")
     return plan.ratio_to_central
 
 

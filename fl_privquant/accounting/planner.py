@@ -60,14 +60,14 @@ class PlannedDesign:
     updates at the norm bound and at unit gain (:mod:`fl_privquant.design.spread`), so that signal lost by
     clipping counts as error; otherwise for inputs uniform on [-clip, clip]."""
     bytes_per_round: int
-    """What one client sends, without headers."""
+    """Bytes that one client sends in a round, without headers."""
     clip: str
     """How updates are clipped, in words."""
     norm_ratio: float | None = None
-    """L2 clip over coordinate clip, if there is an L2 clip."""
+    """L2 clip divided by coordinate clip, if there is an L2 clip."""
     ratio_to_central: float | None = None
-    """The error over that of a central Gaussian, whose server is trusted and adds noise once; for secure sums
-    of updates of bounded L2 norm."""
+    """The error divided by that of a central Gaussian, that is of a trusted server that adds noise once; for
+    secure sums of updates of bounded L2 norm."""
 
     @property
     def rank(self) -> float:
@@ -127,12 +127,12 @@ def plan(
     curve
         Whether to consider a range of targets around the wanted one, for a plot of error against epsilon.
     progress
-        Called with the name of each mechanism before it is looked at.
+        Called with the name of each mechanism before it is considered.
     """
 
     @lru_cache(maxsize=1)
     def scout() -> _Search:
-        # A mechanism that is designed at once, and costs about as much as the others: a start for searches.
+        # A mechanism that is designed in no time and costs about as much as others: searches start from it.
         return _Search(dataclasses.replace(wish, parameters=()), scout_mechanism(), by_epsilon=True)
 
     designs: list[PlannedDesign] = []
@@ -143,7 +143,7 @@ def plan(
         search = _Search(wish, name)
         index = search.met(scout)
         if index is None and search.unit is Unit.TOTAL and entry(name).spec.spends_on is not Unit.TOTAL:
-            # No proposal: some epsilon of a coordinate may still do.
+            # There is no proposal, but some epsilon of a coordinate may still meet the target.
             search = _Search(wish, name, by_epsilon=True)
             index = search.met(scout)
         if index is None:
@@ -179,7 +179,7 @@ class _Search:
         self._made: dict[int, PlannedDesign | None] = {}
 
     def met(self, scout: Callable[[], _Search]) -> int | None:
-        """The grid point of the design that meets the target, searched from the scout's where that helps."""
+        """The grid point of the design that meets the target; the scout's is a starting point if it helps."""
         if self.unit is Unit.TOTAL:
             return 0 if self.spend(0) <= self.wish.epsilon else None
         if self.unit is Unit.ROUND:
@@ -188,7 +188,7 @@ class _Search:
             return self.largest(round(math.log(share, _RATIO)))
         start = scout().own_largest
         if start is None:
-            # What the scout cannot meet, no other mechanism for coordinates can.
+            # A target that the scout cannot meet, no other mechanism for coordinates can meet.
             self.reason = scout().reason
             return None
         return self.largest(start)
@@ -295,7 +295,7 @@ def _bits_sent(mechanism: Mechanism, wish: Wish) -> float:
 def _error_of_mean(mechanism: Mechanism, wish: Wish) -> float:
     """The error of one coordinate of the mean update, in units of clip^2; see :class:`PlannedDesign`."""
     if mechanism.norm == "l2":
-        # Its error is in units of the ball's radius: that of the norm, or of the ball around the cube.
+        # Its error is in units of the ball's radius: the norm bound, or that of the ball around the cube.
         radius = math.sqrt(wish.dimension) if wish.norms.l2 is None else wish.norms.l2
         return mechanism.mse() * radius**2 / wish.survivors
     if wish.spread is None:
@@ -304,7 +304,7 @@ def _error_of_mean(mechanism: Mechanism, wish: Wish) -> float:
 
 
 def _central_error(wish: Wish) -> float:
-    """The same error of a central Gaussian, which adds noise to the sum of all averaged updates."""
+    """The error of the mean for a central Gaussian, which adds noise to the sum of all updates."""
     l2 = wish.norms.l2 or math.inf
     return (2.0 * l2 / (wish.run_target.separation * wish.survivors)) ** 2
 
@@ -335,7 +335,7 @@ def _advice(wish: Wish) -> Advice:
 
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The smallest number above ``least`` for which it holds, to within some percent; None without one."""
+    """The smallest number above ``least`` for which ``holds``, to within some percent; None if none does."""
     low, high = least, 2 * least
     while not holds(high):
         if high >= most:

@@ -5,13 +5,13 @@ a budget bounds that total. A release is on the disk before it may leave the cli
 the ledger counts too much, never too little.
 
 The file has one JSON object per line: mechanisms by fingerprint, and releases in order. Each line carries a
-hash of all lines before it, so that a line that was changed or taken out is found.
+hash of all lines before it, so that a line that was changed or removed is detected.
 
 **The head.** A file whose last lines were cut off looks complete. So a second file beside it, the *head*
-``<name>.head``, says how many lines there are, and the hash of the last. The order of writing makes every
-crash harmless: first the line is on the disk, then the head is replaced as a whole, and only then may the
-release leave. After a crash in between, the ledger is longer than its head by a release that never left, and
-that stays counted. A ledger shorter than its head has lost lines, and nothing more is spent.
+``<name>.head``, has the number of lines and the hash of the last one. The order of writing makes every crash
+harmless: first the line is on the disk, then the head is replaced as a whole, and only then may the release
+leave. After a crash in between, the ledger is longer than its head by a release that never left, which stays
+counted. A ledger that is shorter than its head has lost lines, and nothing more may be spent.
 
 **What remains possible.** Whoever can write to the folder can restore old versions of both files together,
 delete both, or write others, because the files contain no secret. The head protects against crashes, full
@@ -41,7 +41,7 @@ from fl_privquant.statement import PrivacyStatement, View
 
 _VERSION = 1
 _HEAD_SUFFIX = ".head"
-_NOTHING_MORE = "what was spent is not known, so nothing more may be"
+_NOTHING_MORE = "what was spent is not known, so nothing more may be spent"
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class _Head:
             ) from error
 
     def write(self, ledger: Path) -> None:
-        """Replace the head as a whole, for whoever has locked the ledger.
+        """Replace the head as a whole; the caller must have locked the ledger.
 
-        It, and the names of both files, are on the disk when this returns.
+        The head, and the names of both files, are on the disk when this returns.
         """
         text = json.dumps(asdict(self), sort_keys=True) + "\n"
         replace_file(_head_path(ledger), lambda file: file.write_text(text), locked=True)
@@ -82,8 +82,8 @@ class SpendingLedger:
     Parameters
     ----------
     path
-        File that keeps it over restarts, created with the first release, with its head beside it. None: in
-        memory.
+        File that keeps the ledger over restarts. It is created with the first release, with its head beside
+        it. None keeps the ledger in memory only.
 
     Raises
     ------
@@ -114,7 +114,8 @@ class SpendingLedger:
         self._accountant = Accountant()
         if self.path is not None:
             with _reported(self.path):
-                # The head first: a ledger that grows in between is longer than it, which is fine.
+                # The head is read first: if the ledger grows in between, it is longer than its head, which
+                # is fine.
                 head = _Head.read(self.path)
                 if head is not None or self.path.exists():
                     self._load(self.path.read_text() if self.path.exists() else "")
@@ -124,9 +125,9 @@ class SpendingLedger:
     def accept(cls, path: Path | str) -> Self:
         """Accept the file as the complete ledger, and write its head anew.
 
-        Only the client's owner may do this, who knows that nothing is missing or counts what is missing by
-        other means. The message about a damaged ledger offers it as the last resort. The lines that are
-        there must still be intact.
+        Only the client's owner may do this, who knows that no release is missing, or counts missing ones by
+        other means. The message about a damaged ledger offers it as the last resort. The remaining lines must
+        be intact.
         """
         ledger = cls()
         ledger.path = Path(path)
@@ -155,8 +156,8 @@ class SpendingLedger:
     ) -> None:
         """Record a release, if all budgets allow it; only then may it leave the client.
 
-        ``run`` names the run that it belongs to. ``check`` is called with the rounds of that run's releases
-        so far, also those of other processes, and raises what forbids one more.
+        ``run`` names the run that the release belongs to. ``check`` is called with the rounds of that run's
+        releases so far, including those of other processes, and raises an error to forbid one more.
         """
         with self._locked():
             check(self._rounds_of_runs.get(run, []))
@@ -199,7 +200,7 @@ class SpendingLedger:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the ledger against other threads and processes, and read what they have added."""
+        """Lock the ledger against other threads and processes, and read the lines that they have added."""
         if self.path is None:
             with self._threads:
                 yield
@@ -208,18 +209,18 @@ class SpendingLedger:
             text = file.read()
             if not text.startswith(self._text):
                 raise LedgerDamagedError(
-                    f"ledger {self.path}: what was in it is gone; {_NOTHING_MORE}; put back the file that "
-                    f"this process has written to"
+                    f"ledger {self.path}: its earlier content is gone; {_NOTHING_MORE}; put back the file "
+                    f"that this process has written to"
                 )
             self._load(text[len(self._text) :])
             head = _Head.read(self.path)
             if head is None and not self._chain:
-                # Before the first line, so that no ledger ever has lines and no head.
+                # The head is written before the first line, so that no ledger ever has lines but no head.
                 self._write_head()
             else:
                 self._check_head(head)
             if text != self._text:
-                # A line that was cut short belongs to a release that never left: it is taken off.
+                # A line that was cut short belongs to a release that never left, so it is removed.
                 file.truncate(len(self._text.encode()))
             yield
 
@@ -240,7 +241,7 @@ class SpendingLedger:
             _Head(len(self._chain), len(self._rounds), self._last_hash).write(self.path)
 
     def _check_head(self, head: _Head | None) -> None:
-        """Raise LedgerDamagedError if lines are missing that the head knows of."""
+        """Raise LedgerDamagedError if lines are missing that the head counts."""
         assert self.path is not None
         advice = _advice(self.path)
         if head is None:
@@ -258,7 +259,7 @@ class SpendingLedger:
             )
 
     def _load(self, text: str) -> None:
-        """Take further lines of the file, which this or another process wrote; a last part of one is left."""
+        """Read further lines of the file, by this or another process; an incomplete last one is left out."""
         for line in text[: text.rfind("\n") + 1].splitlines(keepends=True):
             try:
                 content = json.loads(line)
@@ -271,7 +272,7 @@ class SpendingLedger:
             except Exception as error:  # any error: the content of the file is not known
                 raise LedgerDamagedError(
                     f"ledger {self.path}: line {len(self._chain) + 1} cannot be relied on "
-                    f"({one_line(error)}); {_NOTHING_MORE}; restore it and its head from a backup"
+                    f"({one_line(error)}); {_NOTHING_MORE}; restore the file and its head from a backup"
                 ) from error
             self._text += line
             self._chain.append(chain)
@@ -288,7 +289,8 @@ class SpendingLedger:
         elif "mechanism" in content:
             self._mechanisms[content["mechanism"]] = Mechanism.from_bytes(bytes.fromhex(content["bytes"]))
         else:
-            # Earlier files also say how clients were drawn, which lowers no figure.
+            # Files of earlier versions also say how clients were drawn, which is ignored: it lowers no
+            # figure.
             release = Release(
                 self._mechanisms[content["release"]],
                 int(content["dimension"]),
@@ -324,6 +326,6 @@ def _reported(path: Path) -> Iterator[None]:
         yield
     except (OSError, UnicodeDecodeError) as error:
         raise LedgerDamagedError(
-            f"ledger {path}: cannot be read or written ({error}), so nothing more may be released; look at "
+            f"ledger {path}: cannot be read or written ({error}), so nothing more may be released; check "
             f"the disk's space and the file's permissions"
         ) from error

@@ -113,13 +113,13 @@ class Target:
         l2_clip
             Largest L2 norm of an update.
         mechanism
-            Name of the mechanism; by default the first one that is planned with for this kind of view.
+            Name of the mechanism; by default the first one that plans consider for this kind of view.
         max_bits
             Largest number of bits of a code before it is masked; integer noise may need more.
         clip
             Bound of each rotated coordinate. The default is a multiple of the standard deviation that a
-            coordinate of an update at the L2 clip has: in sums the multiple, from two on, with which the
-            mechanism has the least error; in the local view three.
+            coordinate of an update at the L2 clip has: in sums the multiple with which the mechanism has the
+            least error; in the local view three.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
@@ -227,7 +227,7 @@ class _Planner:
         return search.within_size(checks.positive("most_kilobytes", most_kilobytes))
 
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
-        """The certified plan with at most ``max_bits`` bits that keeps so many coordinates."""
+        """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
@@ -268,9 +268,9 @@ class _Planner:
         planned = plan(wish, [self.mechanism])
         if not planned.designs:
             target = self.target
-            asked = target.statement(str(self.aggregation.view(target.num_clients)))
+            statement = target.statement(str(self.aggregation.view(target.num_clients)))
             raise InfeasibleDesignError(
-                f"{self.mechanism}: no design meets {asked.brief} in {target.rounds_in_words}: "
+                f"{self.mechanism}: no design meets {statement.brief} in {target.rounds_in_words}: "
                 f"{planned.missing.get(self.mechanism, planned.advice)}"
             )
         return planned.designs[0]
@@ -338,12 +338,16 @@ class Plan:
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
 
     @property
+    def drowns_in_noise(self) -> bool:
+        """Whether there is more noise than all rounds of the run together average out."""
+        return self.noise_to_signal > _LEARNS * self.target.rounds
+
+    @property
     def outlook(self) -> str:
         """What the noise means for training, in a few words."""
         if self.noise_to_signal <= _LEARNS:
             return "learns"
-        needs_rounds = self.noise_to_signal <= _LEARNS * self.target.rounds
-        return "needs averaging over rounds" if needs_rounds else "will not learn"
+        return "will not learn" if self.drowns_in_noise else "needs averaging over rounds"
 
     @property
     def verdict(self) -> str:
@@ -352,11 +356,11 @@ class Plan:
         amount = f"The noise in the mean update has {times:.3g} times the energy of an update at the L2 clip"
         if times <= _LEARNS:
             return f"{amount}: a round moves the model in the right direction."
-        if times <= _LEARNS * self.target.rounds:
+        if not self.drowns_in_noise:
             return f"{amount}: single rounds are mostly noise, which averages out over many of them."
         return (
-            f"{amount}, more than {self.target.rounds} rounds average out: it will hardly learn; take more "
-            f"clients, fewer parameters, or a larger epsilon."
+            f"{amount}, more than {self.target.rounds} rounds average out: the model will hardly learn; take "
+            f"more clients, fewer parameters, or a larger epsilon."
         )
 
     @property

@@ -84,8 +84,8 @@ def print_table(
     notes = [f"{columns[at].heading}: {columns[at].legend}" for at in shown if columns[at].legend]
     if left_out := [column.heading for at, column in enumerate(columns) if at not in shown]:
         notes.append(f"not shown at a width of {console.width}: {', '.join(left_out)}")
-    if notes:
-        console.print(Text("; ".join(notes) + ".", style="dim"), highlight=False)
+    for note in notes:
+        console.print(Text(f"{note}.", style="dim"), highlight=False)
 
 
 def _fits(console: Console, grid: RichTable) -> bool:

@@ -16,7 +16,7 @@ from fl_privquant import checks
 from fl_privquant.cli import options, program
 from fl_privquant.cli.identity_commands import identity_app
 from fl_privquant.errors import CertificationError, InvalidSpecError
-from fl_privquant.statement import PrivacyStatement, Unit, View
+from fl_privquant.statement import PrivacyStatement, Unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +34,8 @@ app.add_typer(identity_app, name="identity")
 
 # Defaults of plans and statements: a small federation that learns scikit-learn's digits.
 _CLIENTS, _DIMENSION, _ROUNDS = 100, 650, 30
+# Corrupt and lost clients, each as a share of a round's: the defaults of pq.SecureSum and of conf/secagg.
+_FRACTION = 0.1
 # Default bits of a code: the most that a plan may choose, and those of designs that are listed.
 _CHOSEN_BITS, _LISTED_BITS = 4, 2
 # Bounds of --l2-norm as shares of the largest norm of clipped coordinates; below, codes would hardly differ.
@@ -125,12 +127,12 @@ def statement(
     clients: options.Clients = _CLIENTS,
     rounds: options.Rounds = _ROUNDS,
     delta: options.Delta = 1e-5,
-    corrupt: options.Corrupt = 0,
-    dropped: options.Dropped = 0,
+    corrupt_fraction: options.CorruptFraction = _FRACTION,
+    dropout_fraction: options.DropoutFraction = _FRACTION,
     l2_norm: options.L2Norm = None,
 ) -> None:
     """State the privacy loss of a mechanism: for a coordinate, a round and a run, locally and in the sum."""
-    from fl_privquant.accounting import Release, statement_levels
+    from fl_privquant.accounting import Release, SecureSum, statement_levels
     from fl_privquant.cli import layout, printing
     from fl_privquant.mechanisms.registry import planned_mechanisms
 
@@ -139,11 +141,12 @@ def statement(
         stated = [_read(file)]
     else:
         stated = [pq.design(name, **given) for name in mechanism or planned_mechanisms(in_sum=False)[:1]]
+    summed = SecureSum(corrupt_fraction, dropout_fraction)
     for encoder in stated:
         release = Release(
             encoder.for_dimension(dimension),
             dimension,
-            View.aggregate(clients, corrupt, dropped),
+            summed.view(clients),
             norms=_norms(l2_norm, dimension),
         )
         statements = statement_levels(release, rounds, delta)
@@ -170,8 +173,8 @@ def plan_command(
     bits: options.PlannedBits = None,
     unit: Annotated[Unit, typer.Option(help="What the target ε covers.")] = Unit.TOTAL,
     local: options.Local = False,
-    corrupt: options.Corrupt = 0,
-    dropped: options.Dropped = 0,
+    corrupt_fraction: options.CorruptFraction = _FRACTION,
+    dropout_fraction: options.DropoutFraction = _FRACTION,
     error: options.Error = None,
     kilobytes: options.Kilobytes = None,
     compare: options.Compare = False,
@@ -180,13 +183,16 @@ def plan_command(
     plot: options.Plot = None,
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
-    from fl_privquant.accounting import Wish, plan
+    from fl_privquant.accounting import SecureSum, Wish, plan
     from fl_privquant.cli import layout, plan_table, printing
     from fl_privquant.mechanisms.registry import planned_for
 
     listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
     chosen_by = _chosen_by(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
+    summed = SecureSum(corrupt_fraction, dropout_fraction)
+    if not local:
+        summed.view(clients)  # refuses fractions that leave no honest client
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
@@ -196,14 +202,14 @@ def plan_command(
         unit=unit,
         in_sum=not local,
         bits=bits or (_CHOSEN_BITS if joint else _LISTED_BITS),
-        corrupt=corrupt,
-        dropped=dropped,
+        corrupt=0 if local else summed.corrupt(clients),
+        dropped=0 if local else summed.lost(clients),
         norms=_norms(l2_norm, dimension),
         own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or planned_for(wish)
     if joint:
-        if plan_table.plan_and_print(console, wish, rounds, error, kilobytes, names[0]):
+        if plan_table.plan_and_print(console, wish, summed, rounds, error, kilobytes, names[0]):
             return
         names = names[:1]
     with layout.progress("planning") as progress:

@@ -78,8 +78,12 @@ Participations = Annotated[
     int | None,
     typer.Option(min=1, max=_MOST, help="Most rounds that one client takes part in."),
 ]
-Corrupt = Annotated[int, typer.Option(min=0, max=_MOST, help="Clients that work together with the server.")]
-Dropped = Annotated[int, typer.Option(min=0, max=_MOST, help="Clients that drop out of a round.")]
+CorruptFraction = Annotated[
+    float, typer.Option(help="Share of a round's clients that may work together with the server, rounded up.")
+]
+DropoutFraction = Annotated[
+    float, typer.Option(help="Share of a round's clients that may drop out, rounded up.")
+]
 Error = Annotated[
     float | None,
     typer.Option(

@@ -22,9 +22,15 @@ _USUAL_ERROR = 1.1
 
 
 def plan_and_print(
-    console: Console, wish: Wish, rounds: int, error: float | None, kilobytes: float | None, name: str
+    console: Console,
+    wish: Wish,
+    summed: SecureSum,
+    rounds: int,
+    error: float | None,
+    kilobytes: float | None,
+    name: str,
 ) -> bool:
-    """Choose, certify and print plans of a mechanism, for a run of ``rounds``.
+    """Choose, certify and print plans of a mechanism, for a run of ``rounds`` with secure sums.
 
     They are chosen by an error or a size. Without either, the bound is 1.1 times the error of a central
     Gaussian for the honest clients. If no plan has so little error, one that sends all coordinates is
@@ -36,11 +42,7 @@ def plan_and_print(
     count, bound = wish.num_clients, None if wish.rounds == rounds else wish.rounds
     target = Target(wish.epsilon, rounds, count, wish.delta, bound)
     usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
-    settings: dict[str, Any] = {
-        "mechanism": name,
-        "max_bits": wish.bits,
-        "aggregation": SecureSum(wish.corrupt / count, wish.dropped / count),
-    }
+    settings: dict[str, Any] = {"mechanism": name, "max_bits": wish.bits, "aggregation": summed}
     with progress(f"planning {name}: estimating") as status:
 
         def plans(**bounds: Any) -> list[Plan]:
@@ -76,20 +78,22 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     best = plans[0]
     target, view = best.target, best.statement.view
     columns = (
-        Column("mechanism", words=True),
-        Column("bits", "of a code before it is masked"),
-        Column("kept", "rotated coordinates that are sent, a random part in each round"),
+        Column("codes", "the width of a code before it is masked", words=True),
+        Column("kept", "rotated coordinates that are sent, another random part in each round"),
         Column("error ÷ central", OVER_CENTRAL + ", and what is lost with coordinates that are not sent"),
         Column("noise ÷ signal", "the same error over the squared norm of an update at the L2 clip"),
-        Column("outlook", words=True),
+        Column("outlook", "what that means for training", words=True, dropped=2),
         Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
-        Column("kB", "1000 bytes that one client sends in a round, without headers and keys"),
-        Column("handshake kB", "what secure aggregation takes besides, both ways, unsigned, nobody lost"),
+        Column("kB", "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys"),
+        Column("handshake kB", "kilobytes of keys in both directions, unsigned, if no client is lost"),
         Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified")),
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
-    title = f"{target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates; {asked}"
-    print_table(console, columns, [_cells(plan) for plan in plans], title)
+    name = best.encoding.mechanism.name
+    title = (
+        f"{name} for {target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates"
+    )
+    print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
     say(console, f"The first: {best.verdict}")
     say(console, "Simulate it:")
     say(console, f"  {_command(best)}", copied=True)
@@ -103,8 +107,7 @@ def _cells(plan: Plan) -> list[str]:
     ratio = plan.ratio_to_central
     spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
     return [
-        plan.encoding.mechanism.name,
-        str(_bits(plan)),
+        f"{_bits(plan)} {'bit' if _bits(plan) == 1 else 'bits'}",
         str(kept),
         "-" if ratio is None else f"{ratio:.4f}",
         f"{plan.noise_to_signal:.3g}",
@@ -119,10 +122,8 @@ def _cells(plan: Plan) -> list[str]:
 
 def _handshake(plan: Plan) -> str:
     """Kilobytes of keys, shares and lists that a client sends or is sent in a round."""
-    corrupt, lost = _fractions(plan)
-    count = plan.target.num_clients
     try:
-        graph = choose_parameters(count, corrupt_fraction=corrupt, dropout_fraction=lost)
+        graph = choose_parameters(plan.target.num_clients, **_fractions(plan))
     except InvalidSpecError:
         # So few clients cannot aggregate securely, which a run says.
         return "-"
@@ -133,10 +134,15 @@ def _bits(plan: Plan) -> int:
     return int(plan.encoding.mechanism.bits_per_coordinate)
 
 
-def _fractions(plan: Plan) -> tuple[float, float]:
+def _fractions(plan: Plan) -> dict[str, float]:
     """Corrupt and lost clients, as shares of those asked."""
-    count, aggregation = plan.target.num_clients, plan.aggregation
-    return aggregation.corrupt(count) / count, aggregation.lost(count) / count
+    return {name: getattr(plan.aggregation, name) for name in ("corrupt_fraction", "dropout_fraction")}
+
+
+def _unusual_fractions(plan: Plan) -> dict[str, float]:
+    """Those of the shares that are not the defaults of plans and runs, and have to be said."""
+    usual = SecureSum()
+    return {name: value for name, value in _fractions(plan).items() if value != getattr(usual, name)}
 
 
 def _asked(plan: Plan) -> dict[str, str]:
@@ -146,7 +152,7 @@ def _asked(plan: Plan) -> dict[str, str]:
 
 def _command(plan: Plan) -> str:
     """The command that simulates the plan; it keeps a share, as the model may have another size."""
-    target, (corrupt, lost) = plan.target, _fractions(plan)
+    target = plan.target
     keys = {
         "mechanism": plan.encoding.mechanism.name,
         "mechanism.bits": _bits(plan),
@@ -154,8 +160,7 @@ def _command(plan: Plan) -> str:
         "federation.num_clients": target.num_clients * _rounds_apart(target),
         "federation.rounds": target.rounds,
         "secagg": "on",
-        "secagg.corrupt_fraction": f"{corrupt:g}",
-        "secagg.dropout_fraction": f"{lost:g}",
+        **{f"secagg.{name}": f"{value:g}" for name, value in _unusual_fractions(plan).items()},
     }
     if _rounds_apart(target) > 1:
         keys |= {"sampling": "cohorts", "sampling.rounds_apart": _rounds_apart(target)}
@@ -172,20 +177,22 @@ def _rounds_apart(target: Target) -> int:
 
 def _lines(plan: Plan) -> list[str]:
     """Python that makes the same plan, and a strategy that runs it."""
-    target, (corrupt, lost) = plan.target, _fractions(plan)
+    target = plan.target
     cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
     kept = plan.encoding.kept(plan.dimension)
     keep = f", keep={kept}" if kept < plan.dimension else ""
-    summed = f"pq.SecureSum(corrupt_fraction={corrupt:g}, dropout_fraction={lost:g})"
+    unusual = ", ".join(f"{name}={value:g}" for name, value in _unusual_fractions(plan).items())
+    summed = f", aggregation=pq.SecureSum({unusual})" if unusual else ""
     mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
     bound = "" if target.participations is None else f", participations={target.participations}"
     apart = _rounds_apart(target)
     sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""
+    waiting = f"FedAvg(min_available_nodes={target.num_clients * apart})"
     return [
         "import fl_privquant as pq",
         "from flwr.serverapp.strategy import FedAvg",
         "from fl_privquant.flower import PrivQuantStrategy",
         f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients}{bound})",
-        f"plan = target.plan({plan.dimension}, {mechanism}{keep}, aggregation={summed})",
-        f"strategy = PrivQuantStrategy(FedAvg(), plan{sampling})",
+        f"plan = target.plan({plan.dimension}, {mechanism}{keep}{summed})",
+        f"strategy = PrivQuantStrategy({waiting}, plan{sampling})",
     ]

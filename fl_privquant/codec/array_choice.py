@@ -8,9 +8,9 @@ rotation, kept coordinates, coordinate clip, mechanism) sees one vector u with o
 
 * coordinates of a group are clipped to [-s clip, s clip], where nothing is rotated;
 * the L2 clip bounds the norm of u, that is the root of the sum over groups of (norm of Δ in the group / s)^2:
-  a group alone may have norm s ``l2_clip``, and several share that bound;
-* rotation and subsets mix coordinates of u, so that noise is alike in all of them; in Δ it is s times as
-  large in a group of factor s, its mean squared error s^2 times.
+  if only one group moves, its norm may be s ``l2_clip``, and several groups share that bound;
+* rotation and subsets mix the coordinates of u, so that all of them have the same noise. In Δ, a group of
+  factor s has s times this noise, and s^2 times its mean squared error.
 
 Guarantee: that of the encoding without factors, for the whole update as one release. Proof: factors are
 constants that are fixed before data are seen, so that u is a function of the client's data alone, and
@@ -104,18 +104,18 @@ class ArrayChoice:
         return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
 
-def _patterns(key: str, given: object) -> tuple[str, ...]:
+def _patterns(key: str, patterns: object) -> tuple[str, ...]:
     """The patterns, if they are a list of texts; raises InvalidSpecError otherwise."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise InvalidSpecError(f"{key}: {one_line(repr(given), 80)}, expected a list of patterns")
-    for pattern in given:
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise InvalidSpecError(f"{key}: {one_line(repr(patterns), 80)}, expected a list of patterns")
+    for pattern in patterns:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= _MOST_CHARACTERS:
             raise InvalidSpecError(
                 f"{key}: {one_line(repr(pattern), 80)} is not a text of at most {_MOST_CHARACTERS} characters"
             )
-    if len(given) > _MOST_PATTERNS:
-        raise InvalidSpecError(f"{key}: {len(given)} patterns, more than {_MOST_PATTERNS}")
-    return tuple(given)
+    if len(patterns) > _MOST_PATTERNS:
+        raise InvalidSpecError(f"{key}: {len(patterns)} patterns, more than {_MOST_PATTERNS}")
+    return tuple(patterns)
 
 
 def _scales(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:

@@ -46,8 +46,8 @@ class Layout:
     def of(cls, arrays: Arrays, scales: Mapping[str, float] | None = None) -> Layout:
         """The layout of the floating-point arrays among ``arrays``, with their scales."""
         floats: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        for name, given in arrays.items():
-            array = np.asarray(given)
+        for name, values in arrays.items():
+            array = np.asarray(values)
             if array.dtype.kind == "f":
                 native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
                 if native not in _FLOATS:

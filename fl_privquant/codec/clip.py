@@ -14,14 +14,15 @@ up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal num
    blocks and two of columns. Those of n coordinates have log2 n stages of additions and a product with a
    constant that is itself rounded, which counts as two steps; block and column together have at most 2^36
    coordinates. Each of these 2 * (36 + 2 * 2) = 80 steps moves the vector by at most u times its norm plus
-   sqrt(d) t; a stage also makes the norm sqrt(2) times as large, which the product undoes, and t weighs only
-   less in between. (*A subset* is clipped after the rotation, so that only steps 1 and 2 count.)
+   sqrt(d) t; a stage also makes the norm sqrt(2) times as large, which the product undoes, and relative to
+   this larger norm t only matters less. (*A subset* is clipped after the rotation, so that only steps 1 and
+   2 count.)
 4. *Together.* :func:`check_clips` refuses bounds with B / sqrt(d) < 2^26 t, so that sqrt(d) t <= 2^-26 B. The
    norm is at most B (1 + 2^-24 + 81 (u + 2^-26)) < B (1 + 6.2e-6) for float32; the coordinate clip makes it
    only smaller.
 
-Below that range this does not hold: where coordinates are a few multiples of the smallest subnormal number,
-rounding alone has made a norm 1.875 times its bound.
+Below that range this does not hold: with coordinates of a few multiples of the smallest subnormal number,
+there is a vector whose norm becomes 1.875 times its bound by rounding alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 _INSIDE: Final = 1.0 - 1e-6
 # The factor that clips keep from the ends of the range of floats.
 _MARGIN: Final = 2.0**26
-# Sums of squares, and bounds, for which no power of two has to be factored out; float32 always has such.
+# The range of sums of squares, and the least bound, for which no power of two has to be factored out; float32
+# is always within them.
 _PLAIN_SQUARES: Final = (2.0**-900, 2.0**900)
 _PLAIN_BOUND: Final = 2.0**-400
 
@@ -80,7 +82,7 @@ def clip_l2(vector: Array, bound: float) -> float:
     from fl_privquant.codec.vector_loops import scale_in_place, sum_of_squares
 
     bound = checks.positive("l2_clip", bound)
-    # In units of 1 / unit, a power of two: no square leaves the range of floats.
+    # Coordinates are multiplied by a power of two, so that no square leaves the range of floats.
     unit = 1.0
     squares = sum_of_squares(vector, unit)
     if not _PLAIN_SQUARES[0] <= squares <= _PLAIN_SQUARES[1] or bound < _PLAIN_BOUND:

@@ -55,7 +55,7 @@ class MetricRange:
 
 
 def checked_metrics(metrics: Sequence[MetricRange]) -> None:
-    """Raise InvalidSpecError if two have the same name."""
+    """Raise InvalidSpecError if two metrics have the same name."""
     names = [metric.name for metric in metrics]
     if len(set(names)) < len(names):
         raise InvalidSpecError(f"private_metrics: {sorted(names)} are not different names")

@@ -16,22 +16,22 @@ layers of random signs and transforms of many blocks at once:
 
 Each step is an orthogonal map, so their product is one.
 
-**Isotropic.** Both sizes are powers of two, with block * rows >= 64 d where d >= 256; below, they are the
-largest that fit. Random signs make the expected energy of each output of a transform the mean energy of its
-inputs. So the first layer leaves any update in runs of neighbours, each of even expected energy and, except
-for what a last block shares with the one before, as long as a block. A column then takes one coordinate of
-each row, K = block * rows / d or one more or less from each block, at random positions.
+**Isotropic.** Both sizes are powers of two, with block * rows >= 64 d where d >= 256; for smaller d they are
+the largest that fit. Random signs make the expected energy of each output of a transform the mean energy of
+its inputs. So the first layer leaves any update in runs of neighbours, each of even expected energy and,
+except for what a last block shares with the one before, as long as a block. A column then takes one
+coordinate of each row, K = block * rows / d or one more or less from each block, at random positions.
 
-* *Second moments.* The expected square of every rotated coordinate is R^2 / d, up to a share of some 1 / K:
-  less than 4 % for d >= 32, and less than 17 % for any d, whatever the update.
+* *Second moments.* The expected square of every rotated coordinate is R^2 / d, up to a relative error of
+  about 1 / K: less than 4 % for d >= 32, and less than 17 % for any d, whatever the update.
 * *Fourth moments.* A rotated coordinate is a sum of the coordinates v of a column with random signs, so that
   its fourth moment is 3 (sum v^2)^2 - 2 sum v^4, over rows^2. The v^2 of a block have a fixed sum, as
   the first layer keeps norms; so those of K random positions sum up to their expectation with a relative
   variance of at most (k - 1) / K, where k = E v^4 / (E v^2)^2 is at most 3, as for any sum with random signs.
   Together this is 3 + (k - 3) / K times the squared variance: what normal numbers have, or a little less.
 
-Without the random turns, columns would meet the same part of a pattern again and again that repeats along a
-block, as the transform of a few neighbouring coordinates does.
+The random turns matter for patterns that repeat along a block, as the transform of a few neighbouring
+coordinates does: without turns, a column would meet the same part of the pattern again and again.
 
 **Public.** Signs and turns follow from a seed that everybody knows. The orthogonal map is chosen
 independently of the update, so that privacy is neither gained nor lost.
@@ -53,7 +53,7 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.sampling.stream import RandomStream
 
 _WORD_BITS = 64
-# The least average number of coordinates of a block that meet in a column, as a power of two.
+# The least average number of coordinates of a block that meet in a column is 2 to this power.
 _LOG_MEETINGS = 6
 # Blocks are larger than columns by this power of two: both then fit into a cache, columns 64 at a time.
 _LOG_LEAN = 6

@@ -6,19 +6,20 @@ carries k / d of the energy of the signal *and* of the noise. The server scales 
 receives by d / k and sets the others to zero.
 
 **Unbiased.** Each coordinate is in the subset with probability k / d, so that the expectation of the server's
-estimate of an update, over the subset, is the update. (Places are 64-bit words modulo d: a
-probability is off by a share of d / 2^64 at most.)
+estimate of an update, over the subset, is the update. (Places are 64-bit words modulo d, so that the relative
+error of each probability is at most d / 2^64.)
 
 **Error.** With P the projection onto the subset and x the mean of the updates, the error that the subset
 adds is E|(d / k) P x - x|^2 = (d / k - 1) |x|^2, for each x. The noise adds as much as without a subset: the
 coordinates that are kept are clipped to about sqrt(k / d) times the norm of an update, so that k / d of the
-variance in a coordinate gives the same privacy, on k coordinates instead of d. Scaling by d / k undoes both.
+variance per coordinate gives the same privacy, and there are k instead of d coordinates. Together this is
+(k / d)^2 of the squared error, which scaling by d / k undoes.
 
 **After the rotation only.** There all coordinates of an update have nearly the same energy, so that what is
-kept has a norm of nearly sqrt(k / d) times the update's. That norm varies by a share of 1 / sqrt(2 k), and
-the noise is chosen for the largest norm that may be sent, so that a clip just below the usual norm is best:
-it is two standard deviations below (:func:`~fl_privquant.encoding.kept_norm`). An update at the norm bound
-becomes shorter by a share of 1.4 / sqrt(k), and its direction stays; a shorter update is hardly
+kept has a norm of nearly sqrt(k / d) times the update's. The relative standard deviation of that norm is
+1 / sqrt(2 k). The noise is chosen for the largest norm that may be sent, so a clip just below the usual norm
+is best: it is two standard deviations below (:func:`~fl_privquant.encoding.kept_norm`). An update at the norm
+bound becomes shorter by a share of 1.4 / sqrt(k), and keeps its direction; a shorter update is hardly
 clipped. Plans count what is lost (:func:`~fl_privquant.design.spread.error_of_kept`).
 
 **Public.** The subset follows from the seed of the round's rotation, is the same for all clients and is
@@ -64,7 +65,7 @@ class Subset:
         return vector[self.places]
 
     def restored(self, kept: Array) -> Array:
-        """(d,) the unbiased estimate of a vector from what was kept of it: scaled, the others zero."""
+        """(d,) the unbiased estimate of a vector: the kept coordinates scaled, and all others zero."""
         vector = np.zeros(self.dimension, dtype=kept.dtype)
         vector[self.places] = kept * kept.dtype.type(self.dimension / self.kept)
         return vector

@@ -83,12 +83,12 @@ class UpdateCodec:
     >>> encoding = Encoding(pq.design("one_bit", epsilon=2.0), clip=0.5)
     >>> codec = UpdateCodec(Layout.of(update), encoding)
     >>> payload = codec.encode(update, pq.RandomStream.seeded(1))
-    >>> len(payload), {name: each.shape for name, each in codec.decode(payload).items()}
+    >>> len(payload), {name: array.shape for name, array in codec.decode(payload).items()}
     (17, {'weight': (1, 2), 'bias': ()})
     """
 
     layout: Layout
-    """What arrays an update has."""
+    """Names, shapes and types of the arrays of an update."""
     encoding: Encoding
     """The mechanism, whose guarantee each coordinate has, the clips, the rotation, and how much is kept."""
     rotation_seed: int = 0
@@ -109,9 +109,9 @@ class UpdateCodec:
         bound = self.encoding.with_mechanism(self.mechanism.for_dimension(self.dimension))
         object.__setattr__(self, "encoding", bound)
         if self.num_extra and self.mechanism.encodes_whole_updates:
-            asked = "clip_quantile" if self.votes else "private_metrics"
+            key = "clip_quantile" if self.votes else "private_metrics"
             raise InvalidSpecError(
-                f"{asked}: {self.mechanism.name} spends one epsilon on a whole update, so that a single "
+                f"{key}: {self.mechanism.name} spends one epsilon on a whole update, so that a single "
                 f"coordinate is mostly noise; use a mechanism for single coordinates, or leave it out"
             )
         whole = self.mechanism.encodes_whole_updates
@@ -120,7 +120,7 @@ class UpdateCodec:
                 f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates of bounded "
                 f"coordinates; leave it out, or use a mechanism for single coordinates or for L2 norms"
             )
-        # Made now, so that what cannot be written is refused here, and not with the first update.
+        # The wire format is made now, so that an impossible one is refused here, not with the first update.
         _ = self.wire
 
     @property
@@ -172,7 +172,8 @@ class UpdateCodec:
     @cached_property
     def carries_difference(self) -> bool:
         """Whether payloads hold the difference to the model, or the trained arrays themselves."""
-        # Not by its name, which the sender chose: a forged name would make clients send plain updates.
+        # The mechanism's name does not count, because the sender chose it: a forged name would make clients
+        # send plain updates.
         plain = self.encoding.l2_clip is None and not self.encoding.rotate and not self.private_metrics
         return not (self.mechanism.lossless and plain)
 
@@ -190,8 +191,8 @@ class UpdateCodec:
     ) -> bytes:
         """The payload of an update given as arrays; ``rng=None`` draws secure randomness.
 
-        Of ``metrics`` those of :attr:`private_metrics` are encoded with it; one that is missing, or is not a
-        number, counts as the middle of its range.
+        The ``metrics`` that :attr:`private_metrics` names are encoded with it; one that is missing, or is not
+        a number, counts as the middle of its range.
         """
         if not self.carries_difference:
             return self.layout.pack(self._checked_arrays(update))
@@ -305,7 +306,7 @@ class UpdateCodec:
             )
 
     def sum_ring(self, num_clients: int, exact: bool = False) -> SumRing:
-        """The ring in which the codes of at most so many clients are added up.
+        """The ring in which the codes of at most ``num_clients`` clients are added up.
 
         It is as narrow as the sum of honest codes allows (:mod:`fl_privquant.mechanisms.sum_ring`), or holds
         all sums of codes where they must be ``exact``.

@@ -10,7 +10,7 @@ import numpy as np
 from fl_privquant.array_types import Array, Ints, Words
 from fl_privquant.compiled import compiled
 
-# The most columns that are transformed together: they fit some lines of a core's cache.
+# The most columns that are transformed together: as many as fit into a core's cache.
 _LANES = 64
 
 

@@ -1,27 +1,27 @@
 """Tables for the secure sum, in which as much as possible of the allowed error is noise that hides clients.
 
-Under secure aggregation what protects a client is the noise of the other clients, above all of their
-blankets, which do not depend on their data (:mod:`fl_privquant.loss.secure_sum`). With low_i the least weight
-of output i over all rows, a client's blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean
-0), which is linear in low. So for given output values B one linear program finds the best law whose mean
-squared error is at most s:
+Under secure aggregation a client is protected by the noise of the other clients, above all by that of their
+blankets: the part of a client's output law that does not depend on its data
+(:mod:`fl_privquant.loss.secure_sum`). With low_i the least weight of output i over all rows, a client's
+blanket adds noise of variance sum of low_i B_i^2 (for a blanket of mean 0), which is linear in low. So for
+given output values B one linear program finds the best law whose mean squared error is at most s:
 
     maximise  sum_i low_i B_i^2
     subject to  low_i <= P[i],  low_i <= P[mirror i],  low_i >= floor,
                 sum_i P[i] = 1,  sum_i P[i] B_i = 1,  sum_i P[i] B_i^2 <= s + E x^2.
 
-P is the row at x = 1; that at -1 is its mirror image, and between them the law is linear. The objective never
-exceeds s, the variance of a central Gaussian with the same error.
+P is the row at x = 1; the row at -1 is its mirror image, and between them the law is linear. The objective
+never exceeds s, the variance of a central Gaussian with the same error.
 
 **Why two rows.** Take any symmetric law with more knots. Replacing it by the line between its rows at -1 and
-1 keeps it unbiased, and its floor, the smaller of two rows instead of all, can only rise. What more knots
-could save is a part of the error in the middle of [-1, 1], which is small where s is large, as it is wherever
-a whole run is private. And laws of two rows have a certificate that does not need a blanket
+1 keeps it unbiased, and low, now the smaller of two rows instead of all, can only rise. More knots could only
+save a part of the error in the middle of [-1, 1]. That part is small where s is large, as it is wherever a
+whole run is private. And laws of two rows have a certificate that does not need a blanket
 (:mod:`fl_privquant.loss.two_row_sums`), by which these tables are compared and accounted for.
 
-**Floors.** Without floors the program would use some outputs for the signal only, not covered by any blanket,
-and then the sum of codes modulo some number reveals the signal. A least probability of some thousandths for
-every output prevents this.
+**Floors.** Without floors the program would use some outputs for the signal only. No blanket covers these, so
+the sum of codes modulo some number would reveal the signal. A least probability of some thousandths for every
+output prevents this.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ _SPREADS = tuple(np.geomspace(1.0, 3.0, 12).tolist())
 _FLOORS = (0.001, 0.003, 0.01, 0.03, 0.1)
 # More levels than this have not helped in any case that was tried.
 _MOST_LEVELS = 6
-# Room for the rounding of rows to integers.
+# How much epsilon may grow by the rounding of rows to integers.
 _EPSILON_ROOM = 1e-6
+# Outputs with smaller probabilities are dropped.
 _DUST = 1e-7
-# Relative accuracy of the mean squared error, which is rounded to the more private side.
+# Relative accuracy of the least mean squared error, which is rounded up, to the more private side.
 _ERROR_TOLERANCE = 1e-4
-# The factor between the errors that are tried for a target, and the largest one.
+# The factor between successive errors that are tried, and the largest one, as a multiple of the ideal error.
 _STEP, _MOST_ERROR = 1.4, 1e3
-# How far off the error may be that is guessed from a separation.
+# How far off, as a share, the error that is guessed from a separation may be.
 _GUESS = 0.01
 
 
@@ -62,7 +63,7 @@ class AggregateShape:
     levels: int
     """Number of equidistant output values."""
     spread: float
-    """The outermost value over the root of the largest second moment; at least 1."""
+    """The outermost value, divided by the root of the largest second moment; at least 1."""
     floor: float
     """Least probability of every output, whatever the input."""
 
@@ -75,7 +76,7 @@ def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
     low_costs = -np.bincount(low_of, values**2).astype(np.float64)
     low = program.variables("low", low_costs, lower=floor)
     excess = program.variables("excess", np.zeros(levels))
-    # The row is the floor plus a nonnegative excess, so that it is never below its floor or its mirror's.
+    # The row is ``low`` plus a nonnegative excess. As mirror images share ``low``, neither row is below it.
     entries = [(low[low_of[i]], excess[i]) for i in range(levels)]
 
     def total(weights: Floats) -> list[tuple[int, float]]:
@@ -97,7 +98,7 @@ def aggregate_law(values: Floats, second_moment: float, floor: float) -> Law:
 def aggregate_table(
     shape: AggregateShape, mean_squared_error: float, input_variance: float
 ) -> CertifiedTable:
-    """The certified table of a shape, for inputs of mean square ``input_variance``.
+    """The certified table of a shape with that error, for inputs of mean square ``input_variance``.
 
     Raises InfeasibleDesignError where the shape has no law with that error.
     """
@@ -121,9 +122,9 @@ def aggregate_table(
 def best_shape(
     levels: int, mean_squared_error: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
-    """The shape, with up to ``levels`` values, that hides a client best at that error; and its separation.
+    """The shape, with up to ``levels`` values, that hides a client best at that error, and its separation.
 
-    Raises InfeasibleDesignError where none hides it at all.
+    Raises InfeasibleDesignError where no shape has a finite separation.
     """
     shapes = [AggregateShape(2, 1.0, 0.0)]
     shapes += [
@@ -187,7 +188,7 @@ def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
     """A shape that hides a client well enough at some error, and about that error."""
-    # No mechanism needs less error than a central Gaussian, and no unbiased one less than a coin has.
+    # No mechanism needs less error than a central Gaussian, and no unbiased one less than a fair coin has.
     ideal = 1.0 / (num_honest * separation**2)
     error = max(1.05 * ideal, 1.1 - input_variance)
     while error < _MOST_ERROR * max(ideal, 1.0):

@@ -6,12 +6,13 @@ Unknowns are the alphabet a_i and the rows P[k, :] at the grid inputs x_k:
     subject to  sum_i P[k, i] = 1,   sum_i P[k, i] a_i = x_k,   P[k, i] <= bound(k, k') P[k', i].
 
 As published, it is solved by a trust-region interior-point method from evenly spaced values and
-constant rows. The unbiasedness rows are bilinear, so what is found is a *local* minimum; from this start
-it is the same one every time.
+constant rows. The constraints of unbiasedness are bilinear, so the solver finds a *local* minimum; from this
+start it is the same one every time.
 
-Grid, start and constraints are symmetric around 0, and so are the iterates: only the upper half of the
-unknowns is kept. An unknown that stands for two is scaled by the root of 2 and inequalities are kept for
-both, so that lengths, slacks and barriers, and with them the path, are those of the whole program.
+Grid, start and constraints are symmetric around 0, and so are all iterates of the solver. So only the upper
+half of the unknowns is kept. An unknown that stands for two is scaled by the root of 2, and inequalities are
+kept for both. Thus lengths, slacks and barriers, and with them the path of the solver, are those of the whole
+program.
 
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022,
 the design problem and its trust-region solver.
@@ -35,7 +36,7 @@ from fl_privquant.errors import InfeasibleDesignError
 
 _MOST_ITERATIONS = 2000
 _VIOLATION = 1e-6
-# The published solver has inputs in an interval of length 1: its steps and barriers are for that scale.
+# The published solver has inputs in an interval of length 1, and its steps and barriers suit that scale.
 _SCALE = 0.5
 _ROOT = math.sqrt(2.0)
 
@@ -43,14 +44,14 @@ _ROOT = math.sqrt(2.0)
 def design_alphabet(epsilon: float, levels: int, grid: Floats, metric: str = "none") -> Floats:
     """The values of the local minimum that the published start leads to, symmetric and sorted.
 
-    Some of them may coincide: the minimum then needs fewer than ``levels``. ``epsilon`` is the privacy loss
-    of one release in the local view; under a ``metric`` (:mod:`fl_privquant.design.metric`), that between -1
-    and 1. ``grid`` is an even number of equidistant inputs from -1 to 1.
+    Some of them may coincide: the minimum then needs fewer than ``levels`` values. ``epsilon`` is the privacy
+    loss of one release in the local view; under a ``metric`` (:mod:`fl_privquant.design.metric`) it is the
+    loss between the inputs -1 and 1. ``grid`` is an even number of equidistant inputs from -1 to 1.
     """
     half = _Half(_SCALE * grid[grid.size // 2 :], levels)
     error, gradient, curvature = _error(half)
     with warnings.catch_warnings():
-        # As inequalities are kept twice, the Jacobian is singular; the solver warns, and goes on with an SVD.
+        # As inequalities are kept twice, the Jacobian is singular. The solver warns, and continues by SVD.
         warnings.simplefilter("ignore", UserWarning)
         optimum = scipy.optimize.minimize(
             error,
@@ -100,7 +101,7 @@ class _Half:
 
     @cached_property
     def spread(self) -> Floats:
-        """(m, m // 2) the matrix that makes the alphabet of the unknown values."""
+        """(m, m // 2) the matrix that turns the unknown values into the alphabet."""
         matrix = np.zeros((self.levels, self.num_values))
         order = np.arange(self.num_values)
         matrix[self.levels - self.num_values + order, order] = 1.0
@@ -188,6 +189,6 @@ def _means(half: _Half) -> Any:
 
 
 def _bordered(mixed: Floats, corner: Floats) -> Floats:
-    """The symmetric matrix with no block for the entries, ``mixed`` beside it and ``corner``."""
+    """The symmetric block matrix [[0, mixed], [mixed^T, corner]]."""
     count = mixed.shape[0]
     return np.block([[np.zeros((count, count)), mixed], [mixed.T, corner]])

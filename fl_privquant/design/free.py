@@ -1,12 +1,13 @@
 """The free family: the best of *all* unbiased epsilon-DP laws on given values, by one linear program.
 
-Unknowns are the rows P[k, :] at knots x_k and the floor lo_i of each output:
+Unknowns are the rows P[k, :] of output probabilities at inputs x_k, the *knots*, and the least probability
+lo_i (the *floor*) of each output:
 
     minimise  E|M(X) - X|^power
     subject to  sum_i P[k, i] = 1,   sum_i P[k, i] B_i = x_k,   lo_i <= P[k, i] <= e^epsilon lo_i.
 
-Between knots the law interpolates, which keeps it unbiased and no less private. As knots are
-refined the optimum is that over every unbiased epsilon-DP mechanism with these outputs.
+Between knots the law interpolates, which keeps it unbiased and no less private. With more and more knots the
+optimum becomes that over every unbiased epsilon-DP mechanism with these outputs.
 
 Under a metric (:mod:`fl_privquant.design.metric`) the bounds are between the rows of two knots instead:
 P[k, i] <= bound(k, k') P[k', i].
@@ -28,7 +29,7 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
 
-# Pieces narrower than this would not survive the rounding of their rows.
+# Pieces narrower than this could vanish when rows are rounded to integers.
 _LEAST_PIECE = 1e-4
 _VALUE_STEP = 1e-5
 
@@ -45,14 +46,15 @@ class FreeOptimum:
 def least_outer_value(epsilon: float) -> float:
     """How far out the outermost values must lie: (e^epsilon + 1) / (e^epsilon - 1).
 
-    Necessary for every unbiased mechanism: B_m - M is non-negative with mean B_m - 1 at x = 1 and
-    B_m + 1 at x = -1, and their ratio is at most e^epsilon. Sufficient by the two-point mechanism.
+    This is necessary for every unbiased mechanism M: B_m - M is non-negative with mean B_m - 1 at x = 1 and
+    B_m + 1 at x = -1, and the ratio of the two means is at most e^epsilon. It is sufficient by the two-point
+    mechanism.
     """
     return 1.0 / math.tanh(epsilon / 2.0)
 
 
 def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: Floats | None = None) -> None:
-    """Raise InfeasibleDesignError unless the outermost values reach far enough; a metric is for its knots."""
+    """Raise InfeasibleDesignError unless the outermost values reach far enough, for a metric on its knots."""
     least, under, advice = least_outer_value(epsilon), "", ""
     if metric != "none" and knots is not None:
         # With the tolerance of the solver, because the search starts at the bound itself.
@@ -112,7 +114,7 @@ def design_free(
     solution = program.solve(method)
     rows = solution.x[unknowns.floor_of] + solution.x[unknowns.excess_of]
     law = Law.from_knots(values, knots, np.maximum(rows, 0.0))
-    # Envelope theorem: the optimum moves with a value as the cost and the mean constraints do.
+    # By the envelope theorem, the slope of the optimum in a value is that of the costs and mean constraints.
     wider = _knot_costs(values + _VALUE_STEP, knots, power, density)
     narrower = _knot_costs(values - _VALUE_STEP, knots, power, density)
     slopes = (wider - narrower) / (2.0 * _VALUE_STEP)
@@ -122,7 +124,10 @@ def design_free(
 
 
 class _Unknowns(NamedTuple):
-    """Numbers of the variables, floors (m,) and excesses (K, m); names of the rows for means, by knot."""
+    """Where to find the unknowns of a program: variable numbers, and names of the constraints on means.
+
+    A probability is the floor of its output plus an excess. Floors are (m,), excesses (K, m).
+    """
 
     floor_of: NDArray[np.intp]
     excess_of: NDArray[np.intp]
@@ -132,7 +137,7 @@ class _Unknowns(NamedTuple):
 def _program(
     values: Floats, epsilon: float, knots: Floats, costs: Floats, symmetric: bool, metric: str
 ) -> tuple[LinearProgram, _Unknowns]:
-    # Row k is floor + excess. With the excess bounded by 0, each entry needs one further constraint only.
+    # Row k is floor + excess. As the excess is at least 0, each entry needs only one further constraint.
     levels, count = values.size, knots.size
     floor_of, excess_of = _numbering(knots, levels, symmetric)
     program = LinearProgram()
@@ -177,20 +182,20 @@ def _bound_ratios(
     floor_of: NDArray[np.intp],
     excess_of: NDArray[np.intp],
 ) -> None:
-    """Bound the rows of knots by each other. They have no common floor, so that excesses are the rows."""
+    """Bound the rows of knots by each other. Floors are set to 0, so that the excesses are the rows."""
     for floor in set(floor_of.tolist()):
         program.bound(floor, 0.0, 0.0)
     seen: set[tuple[int, int]] = set()
     for row, other, bound in ratio_bounds(metric, epsilon, knots):
         for pair in zip(excess_of[row].tolist(), excess_of[other].tolist(), strict=True):
-            # Mirror images share their variables, and then their bound.
+            # Mirror images share their variables, so one bound serves both.
             if pair not in seen and pair[0] != pair[1]:
                 seen.add(pair)
                 program.at_most([(pair[0], 1.0), (pair[1], -bound)], 0.0)
 
 
 def _knot_costs(values: Floats, knots: Floats, power: int, density: Density) -> Floats:
-    """(K, m) what each entry of the rows at the knots adds to the objective."""
+    """(K, m) the coefficient of each entry of the rows at the knots in the objective."""
     at_start, at_end = error_costs(values, knots[:-1], knots[1:], power, density)
     costs = np.zeros((knots.size, values.size))
     costs[:-1] += at_start
@@ -199,7 +204,7 @@ def _knot_costs(values: Floats, knots: Floats, power: int, density: Density) -> 
 
 
 def _numbering(knots: Floats, levels: int, symmetric: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Numbers of the variables: floors (m,), excesses (K, m); mirror images share one."""
+    """Variable numbers of floors (m,) and of excesses (K, m); mirror images share a variable."""
     count = knots.size
     column = np.arange(levels)
     if not symmetric:

@@ -1,17 +1,17 @@
 """The paper's family: left and right bin drawn independently, designed by successive linear programs.
 
-Output probabilities are products q_j(i) * S(x, i) of a selection probability and a sum that is linear
-in the other side's selection probabilities. The paper makes the DP constraint linear with bounds
-o <= q <= u, found on a grid: p(x, i) is at most z = u S and at least w = o S (theorem "constraint1").
-Every solution of such a program is epsilon-DP, whatever the bounds. Three things are done better:
+An output probability is a product q_j(i) * S(x, i) of a selection probability and a sum that is linear in the
+other side's selection probabilities. The paper makes the DP constraint linear with bounds o <= q <= u, found
+on a grid: p(x, i) is at most z = u S and at least w = o S (theorem "constraint1"). Every solution of such a
+program is epsilon-DP, whatever the bounds. This module improves on the paper in three ways:
 
 * The bounds are McCormick's, o S + (q - o) S_least <= q S <= u S - (u - q) S_least, of which the paper's
-  are the case S_least = 0. What they lose is of second order in the width of the box [o, u].
-* The grid is successive: a box around the best selection so far, shrinking, with an exact audit at each
-  step. A grid over all bounds would be exponential in the number of levels.
-* All pairs of inputs are compared, not only those in the same place, and left limits at bins count for outer
-  bins too (corrections to the printed theorem). There is a ceiling and a floor for each output, which takes
-  O(m^2) rows instead of O(m^3).
+  are the case S_least = 0. They are loose only to second order in the width of the box [o, u].
+* Instead of a grid over all bounds, which would be exponential in the number of levels, there is a sequence
+  of shrinking boxes, each around the best selection so far, with an exact audit at each step.
+* All pairs of inputs are compared, not only those in the same interval, and left limits at bins count for
+  outer bins too (corrections to the printed theorem). There is a ceiling and a floor for each output, which
+  takes O(m^2) constraints instead of O(m^3).
 
 Symbols of the paper: q_j(i) selection probabilities, o_j(i) ``lower``, u_j(i) ``upper``.
 
@@ -42,17 +42,21 @@ Terms = dict[int, float]
 _LEAST_PROBABILITY = 1e-6
 _GRID = (0.01, 0.03, 0.07, 0.13, 0.2, 0.28, 0.37, 0.47, 0.58, 0.7, 0.82, 0.93)
 _RESTS = (0.1, 0.01, 0.001)
-# With more levels the last digits take most of the time, and all starts lead to the same optimum.
+# With more levels than this, less effort is made: the last digits would take most of the time, and all
+# starting points lead to the same optimum.
 _FEW_LEVELS = 5
 
 
 @dataclass(frozen=True)
 class _Effort:
-    """The effort: relative widths of the first and the last box, least relative gain of a step, starts."""
+    """How thoroughly the search is done."""
 
     widest: float
+    """Relative width of the first box."""
     narrowest: float
+    """Relative width of the last box."""
     least_gain: float
+    """Least relative gain for which a step is made."""
     num_starts: int = 1
 
 
@@ -63,7 +67,10 @@ _QUICK_MANY = _Effort(0.25, 5e-2, 2e-3)
 
 
 class _Family:
-    """The unknown selection probabilities of one set of bins, numbered, mirror images sharing one."""
+    """The unknown selection probabilities of one set of bins, as numbered variables.
+
+    If bins and density are symmetric, mirror images share a variable.
+    """
 
     def __init__(self, values: Floats, density: Density, power: int) -> None:
         self.values, self.density, self.power = values, density, power
@@ -117,7 +124,7 @@ class _Family:
 
     @cached_property
     def bound_costs(self) -> Floats:
-        """Theorem "extend": half the expected distance of the two bins bounds the absolute error."""
+        """Costs of the bound by theorem "extend": half the expected distance of the two bins."""
         costs = np.zeros(self.size)
         for k, piece in enumerate(self.pieces):
             mass, split = interval_mass(self.density, piece), piece.split
@@ -159,10 +166,10 @@ def design_independent(
 ) -> tuple[Law, Floats]:
     """The best law found with independent selections, and its selection probabilities.
 
-    Parameters are those of ``free``; ``start`` is a selection (a former second result) to begin
-    from instead of the grid, in smaller boxes and less finely: for a search over bins. For ``power`` 1
-    the objective is the paper's linear bound of the mean absolute error, for 2 the exact mean squared
-    error, linearised.
+    Parameters are those of :func:`~fl_privquant.design.free.design_free`. ``start`` is a selection (the
+    second result of an earlier call) to begin from. The search is then quicker and less fine, which suits a
+    search over bins. For ``power`` 1 the objective is the paper's linear bound of the mean absolute error,
+    for 2 the exact mean squared error, linearised.
     """
     require_reach(values, epsilon)
     family = _Family(values, density, power)
@@ -189,14 +196,14 @@ def design_independent(
 
 
 def _starts(family: _Family, epsilon: float) -> list[Floats]:
-    """Selections to begin from: feasible ones with the least error first, else the most private."""
+    """Selections to begin from, the best first: those within epsilon by error, the others by epsilon."""
     free_entries = sum(group.size - 1 for group in family.groups)
     if free_entries <= 3:
         candidates = list(_simplex_grid(family))
     else:
         candidates = [_by_rank(family, rate) for rate in np.linspace(0.02, 0.98, 49)]
         candidates += [_by_distance(family, rate) for rate in np.geomspace(0.01, 20.0, 24)]
-    # Near the least epsilon that the outer bins allow, these bins must be selected nearly always.
+    # Near the least epsilon that the bins allow, the outermost bins must be selected nearly always.
     candidates += [_outermost(family, rest / family.values.size) for rest in _RESTS]
     ranked = []
     for q in candidates:
@@ -223,12 +230,12 @@ def _simplex_grid(family: _Family) -> list[Floats]:
 
 
 def _by_rank(family: _Family, rate: float) -> Floats:
-    """Selection as RQM's: geometric in the number of bins in between."""
+    """Selection as in RQM: geometric in the number of bins in between."""
     return _fill(family, lambda group, nearest: np.abs(group - nearest) * math.log1p(-rate))
 
 
 def _by_distance(family: _Family, rate: float) -> Floats:
-    """Selection as ERM's: exponential in the distance to the nearest bin."""
+    """Selection as in ERM: exponential in the distance to the nearest bin."""
     span = family.values[-1] - family.values[0]
     return _fill(
         family, lambda group, nearest: -rate * np.abs(family.values[group] - family.values[nearest]) / span
@@ -236,7 +243,7 @@ def _by_distance(family: _Family, rate: float) -> Floats:
 
 
 def _outermost(family: _Family, rest: float) -> Floats:
-    """Selection of every bin but the outermost with probability ``rest``."""
+    """Every bin but the outermost is selected with probability ``rest``."""
     q = np.empty(family.size)
     for group, outer in [(bins, 0) for bins in family.left] + [(bins, -1) for bins in family.right]:
         q[group] = rest
@@ -293,7 +300,10 @@ def _box(family: _Family, q: Floats, width: float) -> tuple[Floats, Floats]:
 def _solve_box(
     family: _Family, q: Floats, lower: Floats, upper: Floats, epsilon: float, elastic: bool
 ) -> Floats | None:
-    """Theorem "constraint1" in one box; elastic: the most private selection, if none is private enough."""
+    """The best selection in one box, by theorem "constraint1"; None if the program has no solution.
+
+    With ``elastic`` it is the most private selection, for boxes in which none may be private enough.
+    """
     program = LinearProgram()
     costs = family.bound_costs if family.power == 1 else family.error_slopes(q)
     number = program.variables("q", costs * (1e-3 if elastic else 1.0))
@@ -332,5 +342,5 @@ def _solve_box(
     try:
         solution = program.solve()
     except PrivQuantError:
-        return None  # a box without a solution, or without a verdict, is narrowed
+        return None  # the caller tries a narrower box
     return family.normalise(solution.x[: family.size])

@@ -12,10 +12,10 @@ from fl_privquant.array_types import Floats
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 
 Method = Literal["simplex", "ipm", "cbc"]
-"""What solves a program: HiGHS by simplex or interior points, or CBC."""
+"""The solver: HiGHS by simplex or by interior points, or CBC."""
 
-# Tighter than the solvers' defaults (1e-7): integer rounding moves violations inside epsilon, and the
-# smaller they are, the less the knots move.
+# Tighter than the solvers' defaults (1e-7). Rounding rows to integers repairs small violations of epsilon,
+# and the smaller they are, the less the knots move.
 _TOLERANCE = 1e-9
 
 
@@ -39,7 +39,7 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        # Imported here: PuLP takes a tenth of a second, and designs on disk do not need it.
+        # Imported here because it takes a tenth of a second, which designs that are read from disk save.
         import pulp
 
         self._pulp = pulp
@@ -58,7 +58,7 @@ class LinearProgram:
         """Numbers of new variables, one for each cost, bounded by ``lower`` and ``upper``."""
         first = len(self._columns)
         for i, cost in enumerate(costs):
-            # Names sort as numbers do: PuLP orders variables by name.
+            # PuLP orders variables by name, so names must sort as the numbers do.
             self._columns.append(self._problem.add_variable(f"v{first + i:09d}_{prefix}", lower, upper))
             self._costs.append(float(cost))
         return range(first, len(self._columns))
@@ -86,7 +86,7 @@ class LinearProgram:
         self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))
         self._problem.solve(_solver(self._pulp, method))
         if method == "simplex" and self._problem.status == self._pulp.LpStatusNotSolved:
-            # Degenerate programs can end without a result at this tolerance; the other method then finds one.
+            # At this tolerance the simplex method can end without a result; interior points then find one.
             self._problem.solve(_solver(self._pulp, "ipm"))
         status = self._pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
@@ -101,7 +101,7 @@ class LinearProgram:
         return Solution(x, float(np.dot(x, self._costs)), duals)
 
     def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
-        # Mirror images share a variable, which may thus occur twice; PuLP would keep only the last.
+        # As mirror images share a variable, it may occur twice, and PuLP would keep only the last term.
         merged: dict[int, float] = {}
         for i, coefficient in terms:
             merged[i] = merged.get(i, 0.0) + coefficient
@@ -121,6 +121,6 @@ def _solver(pulp: Any, method: Method) -> Any:
         solver=method,
         primal_feasibility_tolerance=_TOLERANCE,
         dual_feasibility_tolerance=_TOLERANCE,
-        # One thread: the same pivots, hence the same design, on every machine.
+        # With one thread the pivots, and hence the design, are the same on every machine.
         threads=1,
     )

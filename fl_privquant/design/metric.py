@@ -1,10 +1,10 @@
 """Metric privacy: a loss bounded by the distance of the inputs, as constraints on the rows at knots.
 
-``epsilon`` keeps its one meaning, the largest loss between any two inputs of [-1, 1]. A metric asks for
-more: inputs at distance d may lose no more than ``metric_epsilon`` * d, where ``metric_epsilon`` is
+``epsilon`` keeps its meaning, the largest privacy loss between any two inputs of [-1, 1]. A metric demands
+more: the loss between inputs at distance d is at most ``metric_epsilon`` * d, where ``metric_epsilon`` is
 ``epsilon`` / (distance of -1 and 1). Distances are in units of the clip.
 
-* ``none``: every pair of inputs may lose ``epsilon``.
+* ``none``: the loss of every pair of inputs may be ``epsilon``.
 * ``l1``: d = |x - x'|, exact for all reals. Neighbouring knots at distance h have
   p_{k+1} <= (1 + metric_epsilon h) p_k and the reverse. Between knots p is linear, so the slope of log p
   is at most metric_epsilon everywhere, and a path from x to x' gives the bound for every pair. The losses
@@ -13,8 +13,8 @@ more: inputs at distance d may lose no more than ``metric_epsilon`` * d, where `
   knots. It cannot hold for all reals: the slope of log p would be 0 everywhere, so that p would be constant.
 
 Reference: Chaudhuri, Guo, Rabbat, "Privacy-Aware Compression for Federated Data Analysis", UAI 2022,
-section on metric differential privacy. There inputs lie in [0, 1], so that its epsilon is ours, and its
-L1 constraint is e^(metric_epsilon h), which holds on the grid only.
+section on metric differential privacy. Inputs lie in [0, 1] there, so that its epsilon is the one used here.
+Its L1 constraint is e^(metric_epsilon h), which holds on the grid only.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def ratio_bounds(metric: str, epsilon: float, knots: Floats) -> list[tuple[int, 
 
 
 def least_metric_value(metric: str, epsilon: float, knots: Floats) -> float:
-    """The least modulus of the outermost values, which is enough for a law with two values.
+    """The least modulus of the outermost values. It is necessary, and enough for a law with two values.
 
     B_m - M is not negative and has mean B_m - x, so that B_m - x obeys every bound on ratios itself; the
-    strictest ones are those next to x = 1. With two values the law obeys them just when B_m - x does.
+    strictest bounds are those next to x = 1. A law with two values obeys the bounds exactly if B_m - x does.
     """
     if metric == "none":
         return 1.0 / math.tanh(epsilon / 2.0)

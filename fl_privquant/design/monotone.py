@@ -1,11 +1,12 @@
 """The paper's program for many levels: theorem "constraint2", with bounds for three probabilities only.
 
-Constraints of monotonicity leave one candidate each for the largest and the smallest output probability, so
-that only u_{s-1}(s-1), o_{t-1}(1) and o_t(1) have to be searched, whatever the number of levels.
+Constraints of monotonicity leave few candidates for the largest and the smallest output probability, so that
+only the bounds u_{s-1}(s-1), o_{t-1}(1) and o_t(1) have to be searched, whatever the number of levels.
 
-These constraints are strict. With k = m - 2 and r = m they force q_2(1) >= (B_m - B_{m-1}) / (B_m - B_{m-2})
-while monotonicity forces q_2(1) <= 1/2: infeasible whenever the outer gap exceeds the next one, as in every
-bin set that the paper prints. On uniform bins it is feasible from an epsilon of about 2 on, and weak.
+These constraints are restrictive. With k = m - 2 and r = m they force
+q_2(1) >= (B_m - B_{m-1}) / (B_m - B_{m-2}), while monotonicity forces q_2(1) <= 1/2. So the program is
+infeasible whenever the outer gap exceeds the next one, as in every bin set that the paper prints. On uniform
+bins it is feasible from an epsilon of about 2 on, but its errors are large.
 
 Symbols of the paper: q_n(i) the probability of bin i among n, B_s and B_t the outermost bins inside
 [-1, 1], o and u lower and upper bounds.
@@ -37,7 +38,7 @@ _REFINEMENTS = 4
 
 
 def design_monotone(values: Floats, epsilon: float, density: Density, power: int) -> Law:
-    """The best law of theorem "constraint2" on symmetric bins; parameters as in ``free``."""
+    """The best law of theorem "constraint2" on symmetric bins; parameters as in ``design_free``."""
     require_reach(values, epsilon)
     if not is_symmetric(values, density):
         raise InfeasibleDesignError(
@@ -83,9 +84,9 @@ def _reason(values: Floats, epsilon: float, first: int, last: int) -> str:
             f"theorem constraint2 is infeasible at every epsilon: the outer gap {outer:.4g} exceeds the "
             f"next one {following:.4g}; use uniform bins or constraints='constraint1'"
         )
-    asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+    budget = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
     return (
-        f"theorem constraint2 has no solution with {asked.brief} on bins up to {values[-1]:.4g}; "
+        f"theorem constraint2 has no solution with {budget.brief} on bins up to {values[-1]:.4g}; "
         "raise epsilon, change the margin, or use constraints='constraint1'"
     )
 
@@ -96,7 +97,7 @@ def _solve(
     levels = values.size
     costs = _bound_costs(values, density)
     program = LinearProgram()
-    # q[n, i]: number of the variable q_n(i), counted from 1 as in the paper.
+    # q[n, i] is the number of the variable q_n(i), where n and i count from 1 as in the paper.
     q: Numbers = {}
     for n in range(1, levels):
         numbers = program.variables(f"q{n}", costs[n - 1])
@@ -117,7 +118,7 @@ def _at_least(program: LinearProgram, terms: Terms, other: Terms) -> None:
 
 
 def _require_monotone(program: LinearProgram, q: Numbers, values: Floats, first: int, last: int) -> None:
-    """The rows that leave one candidate each for the largest and the smallest output probability."""
+    """Add the constraints that leave few candidates for the largest and the smallest output probability."""
     levels = values.size
     for n, i in q:
         if (n + 1, i) in q:
@@ -145,7 +146,7 @@ def _require_private(
     last: int,
     bounds: tuple[float, ...],
 ) -> None:
-    """Every candidate for the largest probability is at most e^epsilon times each for the smallest."""
+    """Bound every candidate for the largest probability by e^epsilon times each one for the smallest."""
     levels = values.size
     upper, lower_before, lower_last = bounds
     program.bound(q[first - 1, first - 1], 0.0, upper)

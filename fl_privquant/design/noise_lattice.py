@@ -1,13 +1,14 @@
 """The best lattice for integer noise and a privacy target: its step, its noise, and the clip.
 
 Rotated updates at the norm bound have nearly normal coordinates. A lattice of ``levels`` points covers them
-up to ``spread`` standard deviations. A finer one rounds less, and its rounding adds less to the distance of
-two updates; but with the noise it takes more bits. A wider one clips less, and is coarser.
-:func:`best_lattice` weighs these for codes of at most so many bits, *before* noise is made: by the mean of
-the squared length of a rounded difference, which decides over many rounds, and by normal noise of the same
-variance, which hides at least as well as integer noise. So its error is a little too small;
-:func:`certified_lattice` then finds the noise whose certificate meets the target
-(:mod:`fl_privquant.loss.integer_noise_norm`).
+up to ``spread`` standard deviations. A finer lattice rounds less, and its rounding adds less to the distance
+of two updates, but together with the noise it takes more bits. A wider lattice clips less, and is coarser.
+
+:func:`best_lattice` finds the best compromise for codes of a limited number of bits. To be quick it does not
+build the noise. It uses the mean of the squared length of a rounded difference, which matters most over
+many rounds, and normal noise of the same variance, which hides at least as well as integer noise. So the
+error that it states is a little too small. :func:`certified_lattice` then finds the noise whose certificate
+meets the target (:mod:`fl_privquant.loss.integer_noise_norm`).
 
 Errors are in units of the variance of a coordinate, of one client, as in :mod:`fl_privquant.design.spread`.
 """
@@ -34,7 +35,7 @@ SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
 MOST_LEVELS = 256
 """More lattice points than this hardly reduce the error."""
 
-# The target is met this closely, as a share of epsilon.
+# The search ends when epsilon is this close to the target, as a share.
 _NEAR = 5e-4
 _MOST_STEPS = 12
 # Epsilon falls about as this power of the variance.
@@ -43,15 +44,14 @@ _POWER = 0.7
 
 @dataclass(frozen=True)
 class Lattice:
-    """A lattice with its noise, of that ``variance`` in squared lattice steps, and the ``error`` with it.
-
-    As :func:`best_lattice` gives it, both are a little too small.
-    """
+    """A lattice, its noise, and the error with that noise."""
 
     levels: int
     spread: float
     variance: float
+    """Variance of the noise in squared lattice steps; a little too small from :func:`best_lattice`."""
     error: float
+    """Error at unit gain, a little too small from :func:`best_lattice`."""
 
 
 def best_lattice(
@@ -63,7 +63,7 @@ def best_lattice(
 ) -> Lattice:
     """The lattice with the least error whose codes, noise included, have at most ``max_bits`` bits.
 
-    It covers as many standard deviations of a coordinate as one of ``spreads`` says.
+    The number of standard deviations of a coordinate that it covers is one of ``spreads``.
     Raises InfeasibleDesignError where not even two lattice points and the noise fit.
 
     >>> from fl_privquant.sampling.discrete import Skellam
@@ -85,7 +85,7 @@ def best_lattice(
         variance = length / (target.separation**2 * target.num_honest)
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
-    # The number of points jumps with the spread, so that all spreads are tried; each is quick.
+    # The error is not smooth in the spread, as the number of points jumps, so all spreads are tried.
     best = min(map(at, spreads), key=lambda lattice: lattice.error)
     if math.isinf(best.error):
         raise InfeasibleDesignError(
@@ -96,7 +96,7 @@ def best_lattice(
 
 
 def error_of_noise(target: RunTarget, intervals: int, spread: float, variance: float) -> float:
-    """The error at unit gain, of noise, rounding and clipping."""
+    """The error at unit gain that noise, rounding and clipping cause together."""
     step = 2.0 * spread / intervals
     noise = step**2 * (variance + rounding_at_norm_bound(spread, intervals))
     return at_unit_gain(noise, spread, target.num_clients)
@@ -111,10 +111,10 @@ def certified_lattice(kind: type[IntegerNoise], target: RunTarget, lattice: Latt
     l2 = math.sqrt(target.dimension) / lattice.spread
 
     def cost(integer: NoisyInteger) -> float:
-        counted = shifted_noise_loss(NoisyUpdate(integer, l2, target.dimension, target.num_honest))
-        if counted is None:
+        certified = shifted_noise_loss(NoisyUpdate(integer, l2, target.dimension, target.num_honest))
+        if certified is None:
             return math.inf
-        return composed_epsilon([Part(counted.loss, target.rounds)], target.delta).epsilon
+        return composed_epsilon([Part(certified.loss, target.rounds)], target.delta).epsilon
 
     variance, best = lattice.variance, None
     low, high = 0.0, math.inf

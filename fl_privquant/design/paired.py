@@ -25,7 +25,7 @@ from fl_privquant.law.law import Law, error_costs
 def design_paired(
     values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
 ) -> Law:
-    """The law with the least error among joint selections of two bins; parameters as in ``free``."""
+    """The law with the least error among joint selections of two bins; parameters as in ``design_free``."""
     require_reach(values, epsilon)
     levels = values.size
     pieces = intervals(values)
@@ -67,7 +67,7 @@ def design_paired(
 def _pair_numbers(
     pieces: list[Interval], levels: int, symmetric: bool
 ) -> tuple[list[NDArray[np.intp]], list[float]]:
-    """Numbers of the unknown pairs of each piece, which mirror images share, and a cost of 0 for each."""
+    """Variable numbers of the pairs of each piece (mirror images share one), and a cost of 0 for each."""
     numbers: list[NDArray[np.intp]] = []
     costs: list[float] = []
     for k, piece in enumerate(pieces):

@@ -1,14 +1,14 @@
-"""Bin search: the output values that suit an epsilon, a number of levels and a density best.
+"""Bin search: the output values (bins) that suit an epsilon, a number of levels and a density best.
 
-In each step a linear program gives the best law for given values and, for the free family, the gradient of
-its optimum in the values, which are then searched by L-BFGS. Other families use Nelder-Mead; with many levels
-it searches over the outermost value and an exponent that bends an even spacing. Symmetric densities get
-symmetric values. On a lattice the shape is an integer vector. If there are few shapes, all are tried; else
-the continuous optimum is rounded to each lattice and improved integer by integer, so that only the scale is
-continuous. Everything is deterministic.
+For given values a linear program finds the best law. For the free family it also gives the gradient of its
+optimum in the values, and L-BFGS searches for the best values. Other families use Nelder-Mead; with many
+levels it searches over two numbers only, the outermost value and an exponent that bends an even spacing.
+Symmetric densities get symmetric values. Everything is deterministic.
 
-A shape is a vector of fractions from 0 to 1, ``edges`` are the moduli of the outermost values:
-``values = -edges[0] + (edges[0] + edges[1]) * fractions``.
+A shape is a vector of fractions from 0 to 1, and ``edges`` are the absolute values of the outermost values:
+``values = -edges[0] + (edges[0] + edges[1]) * fractions``. On a lattice the shape is an integer vector
+instead, and only the edges are continuous. If there are few lattice shapes, all are tried. Else the
+continuous optimum is rounded to each lattice and improved integer by integer.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.codebook import Codebook
 
-# The objective of values for which there is no law.
+# Stands for the objective where there is no law for some values.
 _INFEASIBLE = 1e9
-# Bound of the logarithms of gaps between values, and the step of their numerical slopes.
+# Bound of the logarithms of gaps between values, and the step by which numerical slopes are computed.
 _LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
-# Up to the first number, all lattice shapes are tried; else the second number of best ones is searched.
+# Up to _MANY_SHAPES lattice shapes are all tried; of more, the _FINALISTS best ones are searched.
 _MANY_SHAPES, _FINALISTS = 12, 4
-# Relative gain for which an integer move is made.
+# The least relative gain for which an integer move is made.
 _GAIN = 1e-5
 # Without a gradient, values of more levels than this are described by two numbers: scale and bend.
 _FEW_LEVELS = 5
-# Where searches begin, as a multiple of the least outermost value.
+# Searches begin at this multiple of the least outermost value.
 _START_BEYOND = 1.12
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective at some values, and its slope in each of them where that is known."""
+    """The objective for some values, and its gradient in the values where that is known."""
 
     objective: float
     gradient: Floats | None = None
@@ -53,17 +53,17 @@ class Evaluation:
 
 @dataclass
 class BinSearch:
-    """A search for ``levels`` values whose outermost ones lie between ``least`` and ``most`` in modulus."""
+    """A search for ``levels`` values whose outermost ones are between ``least`` and ``most`` in modulus."""
 
     evaluate: Callable[[Floats], Evaluation]
-    """What a set of values is worth; raises InfeasibleDesignError where no law exists."""
+    """Gives the objective for a set of values; raises InfeasibleDesignError where no law exists."""
     levels: int
     least: float
     most: float
     typical: Floats | None = None
-    """(levels - 2,) where inputs usually are, to start asymmetric values from; None: symmetric values."""
+    """(levels - 2,) typical inputs, at which asymmetric values start; None searches symmetric values."""
     has_gradient: bool = True
-    """Whether evaluations come with a slope."""
+    """Whether evaluations come with a gradient."""
     num_programs: int = field(default=0, init=False)
     best: float = field(default=math.inf, init=False)
     _tick: Callable[[], None] = field(default=lambda: None, init=False)
@@ -90,7 +90,7 @@ class BinSearch:
                 edges = np.array([-values[0], values[-1]])
                 shapes = self._rounded(values, max_code)
                 if self._bent:
-                    # Programs of these families are slow: only the lattices that fit best are tried.
+                    # Programs of these families are slow, so only the lattices that fit best are tried.
                     shapes.sort(key=lambda shape: float(np.abs(_values(shape, edges) - values).max()))
                     shapes = shapes[:_FINALISTS]
                 worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
@@ -123,7 +123,7 @@ class BinSearch:
     def _climb(
         self, shape: tuple[int, ...], edges: Floats, worth: float, max_code: int
     ) -> tuple[tuple[int, ...], Floats]:
-        """Integer moves one step up or down, as long as one of them pays."""
+        """Move single codes one step up or down, as long as a move improves the objective."""
         tried = {shape}
         while True:
             moves = [move for move in self._neighbours(shape, max_code) if move not in tried]
@@ -136,7 +136,7 @@ class BinSearch:
             edges, worth, shape = min(better, key=lambda entry: entry[1])
 
     def _starts(self) -> Iterator[tuple[Floats, Floats]]:
-        """Edges and logarithms of gaps to descend from: inner values even, outermost, or split."""
+        """Starting points, as edges and logarithms of gaps: inner values even, far out, or split."""
         edge = self._clip(self.least * _START_BEYOND)
         if self.typical is not None:
             for beyond, spread in itertools.product((1.3, 2.5), (1.0, 2.0)):
@@ -252,7 +252,7 @@ class BinSearch:
             return evaluation.objective, shifts @ gradient / (2.0 * _SHAPE_STEP)
 
         if start.size == 1:
-            worth(np.array([bounds[0][0]]))  # the bounded search below never looks at an end
+            worth(np.array([bounds[0][0]]))  # the bounded search below never evaluates an end
             tolerance: Any = {"xatol": (1e-2 if self._bent else 1e-3) * bounds[0][0]}
             scipy.optimize.minimize_scalar(
                 lambda edge: worth(np.array([edge])), bounds=bounds[0], method="bounded", options=tolerance

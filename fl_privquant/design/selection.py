@@ -16,7 +16,7 @@ from fl_privquant.array_types import Floats
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 
-# An interval of [-1, 1] narrower than this would not survive the rounding of its rows.
+# An interval of [-1, 1] narrower than this could vanish when its rows are rounded to integers.
 _LEAST_PIECE = 1e-6
 
 
@@ -40,7 +40,7 @@ def intervals(values: Floats) -> list[Interval]:
         for j in range(1, values.size)
     ]
     kept = [piece for piece in inner if piece.end - piece.start > _LEAST_PIECE]
-    # The part that a dropped interval leaves uncovered goes to its neighbour.
+    # A dropped interval is covered by its neighbour.
     return [
         Interval(piece.split, -1.0 if i == 0 else kept[i - 1].end, 1.0 if i == len(kept) - 1 else piece.end)
         for i, piece in enumerate(kept)

@@ -1,20 +1,21 @@
 """The best coordinate clip of rotated updates, in standard deviations: lost signal against noise.
 
 A random rotation spreads an update of L2 norm R over its d coordinates: at the norm bound they are nearly
-normal, with standard deviation R / sqrt(d). What is left of such a coordinate Z after clipping it to
-``spread`` standard deviations is g Z + r, with the **gain** g = E Z clip(Z) = P(abs(Z) < spread) and a
-distortion r that is uncorrelated with Z: every update shrinks by g, in every round, and the noise does not. A
-wider clip takes more noise: a sum of bits has to hide inputs up to the clip, and rounds them more coarsely.
+normal, with standard deviation R / sqrt(d). Clipping such a coordinate Z to ``spread`` standard deviations
+gives g Z + r, with the **gain** g = E Z clip(Z) = P(abs(Z) < spread) and a distortion r that is uncorrelated
+with Z. So every update shrinks by the factor g in every round, while the noise does not. A wider clip needs
+more noise: a sum of bits has to hide inputs up to the clip, and rounds them more coarsely.
 
-**Error at unit gain.** A learning rate can make up for the gain, but enlarges noise and distortion with it.
-So clips are compared by the squared error of what is divided by g,
+**Error at unit gain.** A larger learning rate can make up for the gain, but enlarges noise and distortion
+with it. So clips are compared by the squared error of the result divided by g,
 
     (noise + number of clients * E r^2) / g^2,
 
-of one coordinate of the *sum* over clients, divided by their number, in units of a coordinate's variance.
-Clients have the same update, which is the worst case for the distortion. The plain squared error, noise +
-number of clients * E (Z - clip(Z))^2, would not do: where noise is large, it hardly depends on what is
-clipped. At two standard deviations g is 0.954, which costs a run as much as 10 % more noise would.
+of one coordinate of the *sum* over clients, divided by their number, in units of a coordinate's variance. It
+is assumed that all clients have the same update, which is the worst case for the distortion. The plain
+squared error, noise + number of clients * E (Z - clip(Z))^2, would mislead: where noise is large, it hardly
+depends on what is clipped. At two standard deviations g is 0.954, which costs a run as much as 10 % more
+noise would.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
 LEAST_SPREAD = 1.0
-"""Where the search begins: a third of the signal is lost there, more than less noise could make up for."""
+"""The least clip that is tried. A third of the signal is lost there, which less noise cannot outweigh."""
 
 # The default coordinate clip of a rotated update, in standard deviations of its coordinates.
 _USUAL_SPREAD = 3.0
@@ -46,7 +47,7 @@ _USUAL_SPREAD = 3.0
 _ROUNDING_ROOM = 1e-9
 _MOST = 6.0
 _CLOSE = 0.01
-# Quantiles of a standard normal number, by which means over it are computed.
+# Quantiles of the standard normal law. Expectations are computed as means over them.
 _SHARES = (np.arange(4001) + 0.5) / 4001
 _NORMAL = ndtri(_SHARES)
 
@@ -56,14 +57,15 @@ class RunTarget:
     """A whole run in the aggregate view, for rotated updates at their L2 norm bound."""
 
     epsilon: float
-    """What the run may cost a client, with ``delta``."""
+    """The epsilon that the whole run may cost a client, at ``delta``."""
     delta: float
     rounds: int
     """Rounds that a client takes part in."""
     dimension: int
     num_clients: int
-    """Clients in a round; ``num_honest`` of them are counted on."""
+    """Clients in a round."""
     num_honest: int
+    """How many of these are assumed to be honest and to stay."""
 
     @property
     def separation(self) -> float:
@@ -72,7 +74,7 @@ class RunTarget:
 
     @property
     def central(self) -> float:
-        """The error of a central Gaussian, as variance of the noise of each honest client."""
+        """The error of a central Gaussian mechanism, as a variance of noise per honest client."""
         return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
 
     def update(self, norm_ratio: float) -> UpdateBound:
@@ -80,26 +82,26 @@ class RunTarget:
         return UpdateBound(2.0 * norm_ratio * NORM_ROUNDING, self.dimension)
 
     def coordinate_separation(self, norm_ratio: float) -> float:
-        """The separation that a coordinate may have, for inputs at distance 1: a run of it meets the target.
+        """The largest separation of a coordinate, for inputs at distance 1, with which runs meet the target.
 
-        Raises InfeasibleDesignError where the certificate's own charge exceeds delta.
+        Raises InfeasibleDesignError where the probability that the certificate charges exceeds delta.
         """
         update = self.update(norm_ratio)
         left = self.delta - self.rounds * update.charge
         if left <= 0.0:
             raise InfeasibleDesignError(
                 f"run_delta: {self.delta:g} is not above the {self.rounds * update.charge:.2g} that the "
-                f"certificate of {self.dimension} coordinates and {self.rounds} rounds takes; raise it"
+                f"certificate of {self.dimension} coordinates and {self.rounds} rounds takes; raise run_delta"
             )
         allowed = gaussian_separation(self.epsilon * (1.0 - _ROUNDING_ROOM), left)
         return allowed / math.sqrt(self.rounds) / update.widened
 
 
 def usual_norm_ratio(dimension: int) -> float:
-    """L2 clip over coordinate clip, for rotated updates: the square root of the dimension, over 3.
+    """The usual ratio of L2 clip and coordinate clip, for rotated updates: sqrt(dimension) / 3.
 
-    A rotation spreads an update over its coordinates: at the L2 clip, they have a standard deviation of the
-    L2 clip over sqrt(dimension), and 0.27 % of them exceed three of these and are clipped.
+    A rotation spreads an update over its coordinates. At the L2 clip their standard deviation is the L2 clip
+    divided by sqrt(dimension), and 0.27 % of them exceed three standard deviations and are clipped.
 
     >>> usual_norm_ratio(900)
     10.0
@@ -129,7 +131,7 @@ class _Normal:
 def clipped_moments(spread: float) -> tuple[float, float]:
     """Mean square of a standard normal number clipped to +-``spread``, and its mean product with the number.
 
-    The latter is the gain: what is left of the signal.
+    The latter is the gain, the factor by which the signal shrinks.
 
     >>> [round(moment, 6) for moment in clipped_moments(3.0)]
     [0.995007, 0.9973]
@@ -142,7 +144,7 @@ def clipped_moments(spread: float) -> tuple[float, float]:
 def at_unit_gain(noise: float, spread: float, num_clients: int) -> float:
     """The error at unit gain, distortion included, from the squared ``noise`` of one client's coordinate.
 
-    The noise is in units of the variance of a coordinate, the clip ``spread`` in its standard deviations.
+    The noise is in units of the variance of a coordinate, and the clip ``spread`` in standard deviations.
 
     >>> round(at_unit_gain(100.0, 2.0, 1), 1), round(at_unit_gain(100.0, 4.0, 1), 1)
     (109.8, 100.0)
@@ -155,9 +157,9 @@ def at_unit_gain(noise: float, spread: float, num_clients: int) -> float:
 def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, float]:
     """Mean square and gain of a random part of a rotated update at the norm bound, after the L2 clip.
 
-    The squared norm of ``kept`` of ``dimension`` coordinates is t times its mean, with t of a beta
-    distribution. The norm is clipped to a share f of the root of that mean, so that min(t, f^2) is left. The
-    gain, the mean product of what is left with what was there, is E min(t, f sqrt(t)).
+    The squared norm of ``kept`` of ``dimension`` coordinates is t times its mean, where t follows a scaled
+    beta distribution. The norm is clipped to a share f of the root of that mean, so that min(t, f^2) is left.
+    The gain, the mean product of the clipped and the unclipped part, is E min(t, f sqrt(t)).
 
     >>> [round(moment, 3) for moment in kept_moments(100, 10_000, 1.0)]
     [0.944, 0.971]
@@ -171,13 +173,13 @@ def kept_moments(kept: int, dimension: int, norm_share: float) -> tuple[float, f
 
 
 def error_of_kept(own: float, spread: float, kept: int, dimension: int, norm_share: float) -> float:
-    """Error at unit gain of a coordinate of the mean update of which only a random part is sent.
+    """Error at unit gain of a coordinate of the mean update, where clients send a random part of coordinates.
 
-    The ``kept`` of ``dimension`` coordinates that are sent are scaled by d / k; all others are missing. Both
-    clips shrink what is sent, and the error is that of what is divided by both gains. In units of the
-    variance of a coordinate. ``own`` is the error of a coordinate that is sent, by :func:`error_of_mean`,
-    ``spread`` its clip in standard deviations, and ``norm_share`` the clip of the norm of what is sent over
-    its usual norm.
+    The k = ``kept`` of d = ``dimension`` coordinates that are sent are scaled by d / k; zeros take the place
+    of all others. Both clips shrink the part that is sent, and the error is that of the result divided by
+    both gains. It is in units of the variance of a coordinate. ``own`` is the error of a coordinate that is
+    sent, by :func:`error_of_mean`, ``spread`` its clip in standard deviations, and ``norm_share`` the L2 clip
+    of the part that is sent, divided by its usual norm.
 
     >>> error_of_kept(7.0, 3.0, 50, 50, 1.0), round(error_of_kept(7.0, 3.0, 5000, 10_000, 1.0), 2)
     (7.0, 15.08)
@@ -190,7 +192,7 @@ def error_of_kept(own: float, spread: float, kept: int, dimension: int, norm_sha
 
 
 def rounding_at_norm_bound(spread: float, intervals: int) -> float:
-    """Mean variance of a clipped normal coordinate that is rounded at random, in squared lattice steps.
+    """Mean variance that random rounding adds to a clipped normal coordinate, in squared lattice steps.
 
     The lattice has that many equal ``intervals`` from -``spread`` to ``spread`` standard deviations.
 
@@ -203,10 +205,10 @@ def rounding_at_norm_bound(spread: float, intervals: int) -> float:
 
 
 def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: int) -> float:
-    """Error at unit gain of one coordinate of the mean of rotated updates at the norm bound; see the module.
+    """Error at unit gain of one coordinate of the mean of rotated updates at the norm bound.
 
-    In units of the variance of a coordinate, for clients that all have the same update. ``mse`` gives the
-    mean squared error of a code in units of clip^2, for a density of inputs. ``spread`` is the coordinate
+    It is in units of the variance of a coordinate, for clients that all have the same update. ``mse`` gives
+    the mean squared error of a code in units of clip^2, for a density of inputs. ``spread`` is the coordinate
     clip in standard deviations.
     """
     return at_unit_gain(noise_at_norm_bound(mse, spread), spread, num_clients) / num_clients
@@ -220,7 +222,7 @@ def noise_at_norm_bound(mse: Callable[[Density], float], spread: float) -> float
 def bits_at_norm_bound(
     spread: float, trials: int, target: RunTarget, stratified: bool = True
 ) -> SumOfBitsDesign | None:
-    """About the sum of so many bits that meets a target, with its error at unit gain; None where none does.
+    """About the sum of ``trials`` bits that meets a target, with its error at unit gain; None if none does.
 
     The coordinate clip ``spread`` is in standard deviations of a coordinate. Bits that are not ``stratified``
     are those of the Poisson binomial mechanism.

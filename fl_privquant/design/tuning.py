@@ -1,4 +1,4 @@
-"""Laws within a privacy budget: the best parameter of a family, and slack for the rounding to integers."""
+"""Laws within a privacy budget: the best parameter of a family, and a margin for the rounding to integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
-# How far below the budget laws are designed; most need no slack.
+# How far below the budget laws are designed, as a share; most need no slack.
 _SLACKS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _REFINEMENTS = 6
 _POINTS = 9
@@ -26,10 +26,10 @@ CertifiedT = TypeVar("CertifiedT")
 def design_with_slack(
     law_of: Callable[[float], Law], certify: Callable[[Law], CertifiedT], epsilon: float
 ) -> CertifiedT:
-    """The first law that ``certify`` accepts, of laws designed ever further below ``epsilon``.
+    """The certified form of the first law that ``certify`` accepts, of laws ever further below ``epsilon``.
 
-    ``law_of`` gives the law with at most a privacy loss. ``certify`` rounds a law to integers and certifies
-    them at ``epsilon`` itself, or raises CertificationError.
+    ``law_of`` gives a law whose privacy loss is at most its argument. ``certify`` rounds a law to integers
+    and certifies them at ``epsilon`` itself, or raises CertificationError.
     """
     failure: CertificationError | None = None
     for slack in _SLACKS:
@@ -38,8 +38,8 @@ def design_with_slack(
             return certify(law)
         except CertificationError as error:
             failure = error
-    asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
-    raise CertificationError(f"no integer table inside {asked.brief} was found: {failure}")
+    budget = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+    raise CertificationError(f"no integer table within {budget.brief} was found: {failure}")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,6 @@ def tune_rate(
         grid = np.linspace(low, high, _POINTS)
     if best is None:
         raise InfeasibleDesignError(
-            f"no rate in [{rates[0]:g}, {rates[-1]:g}] has a privacy loss below {epsilon:g}"
+            f"no rate in [{rates[0]:g}, {rates[-1]:g}] keeps epsilon at {epsilon:g} or below; raise epsilon"
         )
     return best

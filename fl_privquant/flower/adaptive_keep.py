@@ -1,27 +1,27 @@
 """How many rotated coordinates a round sends, from the norm of the mean updates of earlier rounds.
 
-A plan with ``keep`` is made for updates at the L2 clip C that are the same for all clients. If k of d
-coordinates are sent, the missing ones then cost (d / k - 1) C^2 in squared error. The mean update x is
-usually much shorter than C. A smaller number k' then has the same error:
+A plan with ``keep`` assumes that all clients send the same update, with an L2 norm equal to the clip C. If k
+of the d rotated coordinates are sent, the missing ones then add (d / k - 1) C^2 to the squared error. The
+mean update x is usually much shorter than C. A smaller number k' then has the same error:
 
     (d / k' - 1) |x|^2 = (d / k - 1) C^2.
 
 **The norm costs no privacy.** The mean that the server decodes from a round's sum has the expected squared
 norm k (|x|^2 / d + v), where v is the known variance of the noise on a coordinate. So it gives an estimate of
-|x|^2. This is post-processing of a sum that the server sees anyway. The two clips shrink updates, which is
-undone as if all clients were at both clips; where they are not, |x|^2 is overestimated, and more coordinates
-are sent than necessary.
+|x|^2. This is post-processing of a sum that the server sees anyway. The two clips shrink updates. The
+estimate undoes this as if every update were at both clips; if some are not, |x|^2 is overestimated, and more
+coordinates are sent than necessary.
 
 **The run stays within its target.** Every k has a plan of its own for the whole target: a mechanism designed
-and certified for k coordinates and their norm, all rounds at equal shares. Which k a round has depends on
-what earlier rounds showed. That needs care: where the privacy curves (delta as a function of epsilon) of two
-designs cross, an adversary gains if the next design depends on the loss so far, and no sum over the designs
-that were used bounds that. Curves of *normal pairs*, that is of two normal distributions with the same
-variance, do not cross. So a k is used only if it and the plan are certified by normal pairs, and if all
-rounds of a client at the larger separation of the two are within the target: whatever the choices are, each
-round is dominated by such a pair (Smith, Thakurta, "Fully Adaptive Composition for Gaussian Differential
-Privacy", 2022). The run's ledger counts each round for what it sends, whatever the policy says, and begins
-none that would exceed the target.
+and certified for k coordinates and their norm, with the budget divided equally among the rounds. The k of a
+round depends on what earlier rounds showed. That needs care: where the privacy curves (delta as a function of
+epsilon) of two designs cross, an adversary gains if the next design depends on the loss so far, and adding up
+the designs that were used does not bound this gain. Curves of *normal pairs*, that is of two normal
+distributions with the same variance, do not cross. So a k is used only if its design and the plan's are both
+certified by normal pairs, and if the target would hold even with the larger separation of the two in every
+round of a client: whatever the choices are, each round is dominated by such a pair (Smith, Thakurta, "Fully
+Adaptive Composition for Gaussian Differential Privacy", 2022). The run's ledger counts each round for what it
+sends, whatever the policy says, and begins none that would exceed the target.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class AdaptiveKeep(Policy):
         self.smoothing = checks.inside("smoothing", smoothing, "[0, 1)")
         # The squared norm of the mean, in units of the squared L2 clip: at first the worst case.
         self.energy = 1.0
-        # What was planned for fewer coordinates; None where that is not within the target.
+        # The encodings for fewer coordinates, by their number; None if one would exceed the target.
         self._encodings: dict[int, Encoding | None] = {}
 
     @property
@@ -106,7 +106,7 @@ class AdaptiveKeep(Policy):
         """The encoding with as few coordinates as the mean of past rounds allows."""
         dimension = self.plan.dimension
         most = encoding.kept(dimension)
-        # Estimates are noisy, so that their mean may lie outside of what a norm can be.
+        # Estimates are noisy, so their mean may be negative, or larger than the clip allows.
         energy = min(max(self.energy, 1e-9), 1.0)
         wanted = dimension / (1.0 + (dimension / most - 1.0) / energy)
         steps = min(int(math.log2(most / wanted)), self.halvings)
@@ -121,7 +121,7 @@ class AdaptiveKeep(Policy):
         return encoding
 
     def _planned(self, kept: int) -> Encoding | None:
-        """The encoding that keeps so many coordinates, planned for the whole target; None if that fails."""
+        """The encoding that keeps ``kept`` coordinates, planned for the whole target; None if that fails."""
         encoding, plan = self.plan.encoding, self.plan
         try:
             fewer = plan.target.plan(

@@ -21,13 +21,13 @@ from fl_privquant.mechanisms.base import Mechanism
 _USUAL_DELTA = 1e-5
 
 GivenEncoding = Plan | Encoding | Callable[[int], Encoding] | Mechanism | None
-"""How a user may say what encodes updates."""
+"""The forms in which a user can say how updates are encoded."""
 
 
 def single_clip(
     clip: float | Mapping[str, float] | None, scales: Mapping[str, float] | None
 ) -> tuple[float | None, tuple[tuple[str, float], ...]]:
-    """One clip and its factors by pattern, also where clips were given by pattern."""
+    """One clip and its factors by pattern, even if the user gave a clip for each pattern."""
     if scales is not None and not isinstance(scales, Mapping):
         raise InvalidSpecError(
             f"clip_scales: {scales!r}, expected factors by pattern, as in {{'head.*': 0.1}}"
@@ -58,7 +58,7 @@ class Arguments:
         budget: Budget | None,
         delta: float | None,
     ) -> Arguments:
-        """The arguments from whichever were given; refused if given twice.
+        """The arguments in one form; what is given twice is refused.
 
         ``short_form`` holds fields of :class:`~fl_privquant.encoding.Encoding`, None where they are left out.
         """
@@ -67,14 +67,14 @@ class Arguments:
         if plan is not None:
             _refuse("a plan sets it", {"aggregation": aggregation, "budget": budget, "delta": delta})
             return cls(encoding, plan.aggregation, plan.budget, plan.target.delta, plan)
-        chosen = _USUAL_DELTA if delta is None else checks.inside("delta", delta, "[0, 1)")
-        return cls(encoding, aggregation or PerClient(), budget, chosen)
+        stated_delta = _USUAL_DELTA if delta is None else checks.inside("delta", delta, "[0, 1)")
+        return cls(encoding, aggregation or PerClient(), budget, stated_delta)
 
 
 def _encoding(given: GivenEncoding, short_form: Mapping[str, Any]) -> Encoding | Callable[[int], Encoding]:
     fields = dict(short_form)
     if isinstance(given, Mechanism):
-        _refuse("the second argument is one", {"mechanism": fields["mechanism"]})
+        _refuse("the second argument is already a mechanism", {"mechanism": fields["mechanism"]})
         fields["mechanism"] = given
     elif given is not None:
         _refuse("the encoding sets it", fields)
@@ -85,18 +85,18 @@ def _encoding(given: GivenEncoding, short_form: Mapping[str, Any]) -> Encoding |
 
 
 def sampling_of(
-    given: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
+    sampling: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
 ) -> ClientSampling:
-    """The sampling that was given, else that of the wrapped strategy, within what the plan counts on."""
-    if given is None:
-        given = StrategySampling(participations=None if plan is None else plan.target.participations)
-    if given.seed is not None and not simulated:
+    """The sampling that was given, else that of the wrapped strategy; refused if the plan does not fit it."""
+    if sampling is None:
+        sampling = StrategySampling(participations=None if plan is None else plan.target.participations)
+    if sampling.seed is not None and not simulated:
         raise InvalidSpecError(
-            f"sampling: seed {given.seed} tells whoever knows it who is asked; leave it out, or say "
+            f"sampling: whoever knows the seed {sampling.seed} knows who is asked; leave it out, or say "
             "simulated=True"
         )
-    given.check(aggregation, plan)
-    return given
+    sampling.check(aggregation, plan)
+    return sampling
 
 
 def metric_ranges(
@@ -108,8 +108,8 @@ def metric_ranges(
         raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
     if weighted_by_key in ranges:
         raise InvalidSpecError(
-            f"private_metrics: {weighted_by_key!r} is what the wrapped strategy weighs by, and always 1; "
-            f"give the metric another name in the client's app"
+            f"private_metrics: {weighted_by_key!r} is what the wrapped strategy weighs clients by, and is "
+            f"always 1; give the metric another name in the client's app"
         )
     return tuple(MetricRange(name, *map(float, ends)) for name, ends in ranges.items())
 

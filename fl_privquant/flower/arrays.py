@@ -28,8 +28,9 @@ _CACHED_HEADERS: Final = 4096
 _VERSIONS: Final = ((1, 0), (2, 0))
 _LENGTH_END: Final = {(1, 0): 10, (2, 0): 12}
 _MOST_AXES: Final = 64
-# Just what numpy.save writes for arrays of numbers, and of records of numbers. Nothing is evaluated: numpy's
-# own reader hands headers that somebody sent to Python's tokenizer and parser, which have their own errors.
+# These match just what numpy.save writes for arrays of numbers, and of records of numbers. Nothing is
+# evaluated: numpy's own reader hands a received header to Python's tokenizer and parser, which have their own
+# errors.
 _NUMBER: Final = r"'[<>|=][biufcSUV?][0-9]{0,9}'"
 _FIELD: Final = rf"\('(?P<name>[^'\\\n]{{1,100}})', (?P<kind>{_NUMBER})\)"
 _FIELDS: Final = re.sub(r"\?P<\w+>", "", _FIELD)
@@ -59,7 +60,7 @@ class DecodedArray(Array):
     def __init__(
         self, compute: Callable[[], NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> None:
-        # Past Array's own constructor, which would serialize.
+        # Array's own constructor is not called, because it would serialize the values.
         self.__dict__.update(dtype=_name_of(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
 
     @classmethod
@@ -107,10 +108,10 @@ def read_array(array: Array) -> NDArray[Any]:
     if isinstance(array, DecodedArray):
         return array.numpy()
     data = array.data
-    known = array.__dict__.get(_READ)
-    if known is not None and known.data is data:
-        remembered: NDArray[Any] = known.values
-        return remembered
+    remembered = array.__dict__.get(_READ)
+    if remembered is not None and remembered.data is data:
+        earlier: NDArray[Any] = remembered.values
+        return earlier
     try:
         header = _parsed(data[:_USUAL_HEADER_BYTES])
         if header is None:

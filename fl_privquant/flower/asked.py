@@ -32,7 +32,7 @@ Seal = Callable[[EncodedUpdate], bytes]
 class Asked:
     """The request in a train message, checked, and the model that came with it.
 
-    The model is there as it was ``received`` and as numpy's ``arrays``; ``seal`` makes the payload.
+    ``received`` is the model as Flower's arrays, ``arrays`` the same as numpy's; ``seal`` makes the payload.
     """
 
     request: Request

@@ -5,8 +5,8 @@ strategy of the stack (momenta, the privacy ledger), and the metrics so far. It 
 that it is always complete. It is written twice a round:
 
 1. *before* the round's messages are sent, with the release already in the ledger. If the run dies while
-   clients train, the round is asked for again, and both releases are counted: epsilon is never
-   under-counted, at worst a release that did not happen is counted.
+   clients train, the round is asked for again, and both releases are counted. So epsilon is never
+   understated; at worst, a release that did not happen is counted.
 2. after the round's replies have been aggregated.
 
 While a run lasts, its process holds a lock beside the file. A second process on the same file is refused,
@@ -94,7 +94,7 @@ class CheckpointStrategy(KeptRun):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and save what is about to be released before it is sent."""
-        # From before the draw: if the round has to be asked for again, the same nodes are sampled.
+        # Taken before the draw, so that the same nodes are sampled if the round has to be asked for again.
         random_state = random.getstate()
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._save(self.rounds_before + server_round - 1, random_state)
@@ -205,10 +205,10 @@ def _restore(strategy: Strategy, state: dict[str, Any]) -> None:
         own(state)
         return
     for name, value in state.items():
-        given = getattr(strategy, name, value)
-        if isinstance(given, _SETTINGS) and given != value:
+        current = getattr(strategy, name, value)
+        if isinstance(current, _SETTINGS) and current != value:
             kind = type(strategy).__name__
-            log(WARNING, "Checkpoint: %s.%s is %r from the file, not %r", kind, name, value, given)
+            log(WARNING, "Checkpoint: %s.%s is %r from the file, not %r", kind, name, value, current)
         setattr(strategy, name, value)
 
 
@@ -233,9 +233,9 @@ def _encode(value: Any, stored: dict[str, NDArray[Any]]) -> Any:
         return {"record": [[name, _encode(array.numpy(), stored)] for name, array in value.items()]}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        # Such as the ids of all nodes, which JSON takes as they are.
-        as_they_are = _PLAIN.issuperset(map(type, value))
-        return {kind: list(value) if as_they_are else [_encode(item, stored) for item in value]}
+        # JSON takes plain items, such as the ids of all nodes, as they are.
+        all_plain = _PLAIN.issuperset(map(type, value))
+        return {kind: list(value) if all_plain else [_encode(item, stored) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": [[key, _encode(item, stored)] for key, item in value.items()]}
     raise InvalidSpecError(f"a {type(value).__name__}")
@@ -266,12 +266,12 @@ def _write(path: Path, stored: dict[str, NDArray[Any]]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **stored)
     try:
-        # On disk before clients are asked: else a power failure could undo what was counted.
+        # It is on disk before clients are asked: otherwise a power failure could undo what was counted.
         replace_file(path, lambda file: file.write_bytes(buffer.getbuffer()))
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror or error}), so that no client may be asked; free "
-            f"some space, or make it writable, and start again: the run goes on from the checkpoint before"
+            f"{path}: cannot be written ({error.strerror or error}), so no client may be asked; free some "
+            f"space, or make it writable, and start again: the run goes on from its last checkpoint"
         ) from error
 
 

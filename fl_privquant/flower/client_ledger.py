@@ -51,7 +51,7 @@ RECORD_LEDGER = "privquant-ledger"
 NODE_LEDGER_FILE: Final = "privquant-ledger-file"
 _MECHANISM_PREFIX = "mechanism-"
 _SUPERNODE_PROCESS: Final = "flwr-clientapp"
-# Clients whose ledgers a process shares; of older ones it knows only what their state says.
+# How many clients' ledgers a process keeps in memory; for others it knows only what their state says.
 _REMEMBERED: Final = 1 << 14
 
 
@@ -63,13 +63,13 @@ class _Shared:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def take(self, state: Mapping[str, object]) -> None:
-        """Merge a copy of the state: a round counts as often as in the one that has it more often."""
+        """Merge a copy of the state: each round counts as often as in the copy that has it more often."""
         for key, value in state.items():
-            known = self.record.get(key)
-            if value == known or not isinstance(value, str | bytes):
+            recorded = self.record.get(key)
+            if value == recorded or not isinstance(value, str | bytes):
                 continue
-            if isinstance(known, str) and isinstance(value, str):
-                value = " ".join((Counter(known.split()) | Counter(value.split())).elements())
+            if isinstance(recorded, str) and isinstance(value, str):
+                value = " ".join((Counter(recorded.split()) | Counter(value.split())).elements())
             self.record[key] = value
 
 
@@ -92,29 +92,30 @@ class Share:
     """How often a client takes part in one run, whatever the server asks."""
 
     most_rounds: float = math.inf
-    """Rounds that it takes part in, at most."""
+    """The most rounds that it takes part in."""
     rounds_apart: int = 1
-    """Of how many rounds in a row it takes part in one at most, by the server's own numbers of rounds: these
-    may be lies, so that only ``most_rounds`` bounds the total."""
+    """It takes part in at most one of this many rounds in a row, by the server's numbers of rounds. These may
+    be lies, so only ``most_rounds`` bounds the total."""
 
     def check(self, number: int, rounds: Sequence[int]) -> None:
         """Refuse a round in which the client must not take part, after those in which it did."""
         if len(rounds) + 1 > self.most_rounds:
             raise BudgetExhaustedError(
                 f"round {number}: this client has taken part in {len(rounds)} rounds of this run, and takes "
-                f"part in {self.most_rounds:g} at most"
+                f"part in at most {self.most_rounds:g}"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
-                f"round {number}: this client has taken part in round {max(rounds)}, and takes part in one "
-                f"of {self.rounds_apart} rounds at most; the server must ask others"
+                f"round {number}: this client has taken part in round {max(rounds)}, and takes part in at "
+                f"most one of {self.rounds_apart} rounds in a row; the server must ask other clients"
             )
 
 
 class ClientLedger:
-    """The releases of one client: those of this run in the state of its ``context``, those of all in a file.
+    """The releases of one client: those of this run in the state of its ``context``, all others in a file.
 
-    ``spending`` is the ledger of all runs, which budgets then apply to; without it they apply to this run.
+    ``spending`` is that file, the ledger of all runs. Budgets then apply to all runs; without it they apply
+    to this run.
     """
 
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
@@ -132,7 +133,7 @@ class ClientLedger:
     def releases(self) -> list[tuple[int, Release]]:
         """The releases of this run, each with its round; equal releases stand together."""
         try:
-            known = {
+            mechanisms = {
                 key.removeprefix(_MECHANISM_PREFIX): certified(value)
                 for key, value in self._shared.record.items()
                 if isinstance(value, bytes)
@@ -141,13 +142,13 @@ class ClientLedger:
                 (int(number), release)
                 for text, rounds in self._shared.record.items()
                 if isinstance(rounds, str)
-                for release in [Release.from_text(text, known)]
+                for release in [Release.from_text(text, mechanisms)]
                 for number in rounds.split()
             ]
         except (ValueError, TypeError, AttributeError, OverflowError, PrivQuantError) as error:
             raise LedgerDamagedError(
                 f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more "
-                f"may be"
+                f"may be spent"
             ) from error
 
     def statement(self, delta: float) -> PrivacyStatement:
@@ -164,7 +165,7 @@ class ClientLedger:
         server_count: int | None = None,
         share: Share | None = None,
     ) -> None:
-        """Record a release, if the server has counted those before and all budgets allow it.
+        """Record a release, if the server has counted all earlier ones and every budget allows it.
 
         Only then may the client read its data. Check and record are one step, so that no two copies of the
         client can spend the same part of a budget.
@@ -181,11 +182,11 @@ class ClientLedger:
             record = self._shared.record
             before = record.get(release.text)
             rounds = before if isinstance(before, str) else ""
-            own = len(rounds.split())
-            if server_count is not None and own > server_count:
+            own_count = len(rounds.split())
+            if server_count is not None and own_count > server_count:
                 raise LedgerMismatchError(
                     f"round {number}: the server has counted {server_count} releases of this kind, "
-                    f"this client has made {own}; restore the server's checkpoint, or begin a new run"
+                    f"this client has made {own_count}; restore the server's checkpoint, or begin a new run"
                 )
             if share is not None and share != Share():
                 share.check(number, [at for at, _ in self.releases])
@@ -222,14 +223,14 @@ class ClientLedger:
 
 
 def ledger_path(context: Context, given: Path | None, limited: bool, node_limited: bool) -> Path | None:
-    """The file that keeps a client's ledger over runs; None for its state alone.
+    """The file that keeps a client's ledger over runs; None if the ledger is in its state alone.
 
-    The first of: the file that the node's own configuration names (``privquant-ledger-file``); on a SuperNode
-    whose configuration sets a limit (a budget or a number of rounds), the default file; the file that the app
-    names; on a SuperNode with any such limit, the default file. The default is ``privquant/ledger.jsonl`` in
-    Flower's home (``FLWR_HOME``, or ``~/.flwr``), or ``ledger-partition-<n>.jsonl`` where the node has a
-    ``partition-id``. SuperNodes that share a home, and have no partition, share it: they count together, so
-    never too little.
+    It is the first of these that there is: the file that the node's own configuration names
+    (``privquant-ledger-file``); on a SuperNode whose configuration sets a limit (a budget or a number of
+    rounds), the default file; the file that the app names; on a SuperNode with any such limit, the default
+    file. The default is ``privquant/ledger.jsonl`` in Flower's home (``FLWR_HOME``, or ``~/.flwr``), or
+    ``ledger-partition-<n>.jsonl`` if the node has a ``partition-id``. SuperNodes without a partition that
+    share a home also share this file: it counts them together, so it never counts too little for any of them.
     """
     named = context.node_config.get(NODE_LEDGER_FILE)
     if named is not None:

@@ -60,7 +60,7 @@ class Opened:
 
 
 class Exchange:
-    """Decodes the update of every client by itself; malformed payloads are left out."""
+    """Decodes the updates of clients one by one; malformed payloads are left out."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         self.aggregation = aggregation
@@ -122,7 +122,7 @@ def _read(
 
 
 class HonestSumExchange(Exchange):
-    """Opens one sum, and only if it has as many honest clients as the view of the round promises."""
+    """Opens one sum, and only if it has at least as many honest clients as the view of the round promises."""
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
@@ -186,7 +186,7 @@ class SimulatedExchange(HonestSumExchange, SummingExchange):
         return replace(opened, total=total, wrapped=int(np.count_nonzero(total != opened.total)))
 
     def handshake_bytes(self) -> int:
-        """The bytes predicted for a secure sum that loses no client; 0 if so few clients have none."""
+        """The bytes predicted for a secure sum that loses no client; 0 if the clients are too few for one."""
         try:
             graph = choose_parameters(
                 self._asked,
@@ -282,7 +282,7 @@ def check_wrapped(strategy: Strategy, aggregation: Aggregation, simulated: bool)
         for kind in type(wrapped).__mro__:
             if kind.__name__ in _NEED_SINGLE_UPDATES:
                 raise InvalidSpecError(
-                    f"strategy: {kind.__name__} compares single updates, which a sum does not have; use "
-                    f"one that needs the mean only, such as FedAvg, FedAvgM or FedAdam, or "
+                    f"strategy: {kind.__name__} compares single updates, which a sum does not show; use "
+                    f"one that needs only the mean, such as FedAvg, FedAvgM or FedAdam, or "
                     f"aggregation=PerClient()"
                 )

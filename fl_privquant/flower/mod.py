@@ -41,7 +41,7 @@ NODE_BUDGET_DELTA = "privquant-budget-delta"
 NODE_MAX_PARTICIPATIONS = "privquant-max-participations"
 
 _LEDGER_DAMAGED: Final = (
-    "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be; the "
+    "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be spent; the "
     "client's log says what to do"
 )
 
@@ -82,8 +82,8 @@ class PrivQuantMod:
     Parameters
     ----------
     max_epsilon
-        Largest loss that a mechanism may have for its unit: one coordinate and release, or one
-        client round for mechanisms that encode whole updates. ``math.inf`` lets mechanisms pass that
+        Largest loss that a mechanism may have for its unit: one coordinate in one release or, for mechanisms
+        that encode whole updates, the client's update in one round. ``math.inf`` also allows mechanisms that
         protect nothing, such as ``none``.
     budget
         What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
@@ -93,11 +93,11 @@ class PrivQuantMod:
         (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than one, so
         that a budget may end earlier than the server's figures say.
     max_participations, rounds_apart
-        Rounds of one run that the client takes part in, at most; and of how many rounds in a row it takes
-        part in one at most, by the server's round numbers. A plan with ``participations`` then holds even if
-        the server lies, as long as the ledger is kept, as for a budget.
+        The most rounds of one run that the client takes part in; and it takes part in at most one of
+        ``rounds_apart`` rounds in a row, by the server's round numbers. A plan with ``participations`` then
+        holds even if the server lies, as long as the ledger is kept, as for a budget.
     max_delta
-        Largest delta for that unit; 0 lets pure mechanisms pass only.
+        Largest delta for that unit; 0 allows only mechanisms of pure differential privacy.
     metrics
         Names of the app's metrics that are sent along, such as "num-examples". They are not private and
         not counted: none by default. ``private_metrics`` of the strategy need no permission.
@@ -109,10 +109,11 @@ class PrivQuantMod:
         A number, or a function of the context that gives one or None (such as
         ``lambda context: context.run_config.get("seed")``). None: secure randomness.
     ledger_file
-        File that keeps the ledger, for one client: over runs, restarts and concurrent messages. None: on a
-        SuperNode with a budget or a number of rounds a file in Flower's home, elsewhere the client's state.
+        File that keeps the ledger of one client over runs, restarts and concurrent messages. With None it is,
+        on a SuperNode with a budget or a number of rounds, a file in Flower's home, and elsewhere the
+        client's state.
     threads
-        Threads that encode.
+        Number of threads that encode.
 
     Notes
     -----

@@ -1,6 +1,6 @@
 """Identities over Flower: a SuperNode's own key and list of clients, and which node is which client.
 
-A SuperNode is told its files by its own configuration, which the server does not see::
+The configuration of a SuperNode, which the server does not see, names the files of its identity::
 
     flower-supernode ... --node-config 'privquant-identity="/etc/privquant/identity.pem"
         privquant-known-clients="/etc/privquant/clients.json"'
@@ -32,18 +32,20 @@ _ID_BYTES: Final = 8
 def node_policy(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientPolicy:
     """The policy with the identity and the known clients that the node's own configuration names.
 
-    What the node's configuration says goes before what the app says: the node's owner wrote it.
+    The node's configuration takes precedence over the app's policy, because the node's owner wrote it.
     """
-    identity, known = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
-    if identity is None and known is None:
+    identity, known_clients = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
+    if identity is None and known_clients is None:
         if KEY_OPERATOR in node_config:
-            raise InvalidSpecError(f"{KEY_OPERATOR}: given without {KEY_KNOWN_CLIENTS}, which it is for")
+            raise InvalidSpecError(
+                f"{KEY_OPERATOR}: given without {KEY_KNOWN_CLIENTS}, the list that the operator signs"
+            )
         return policy
-    if identity is None or known is None:
+    if identity is None or known_clients is None:
         missing = KEY_IDENTITY if identity is None else KEY_KNOWN_CLIENTS
         raise InvalidSpecError(
-            f"{missing}: missing in the node's configuration; a client signs by its key and knows others by "
-            "the list, so give both"
+            f"{missing}: missing in the node's configuration; a client signs with its own key and knows the "
+            "others by the list, so give both"
         )
     operator = node_config.get(KEY_OPERATOR)
     try:
@@ -53,19 +55,19 @@ def node_policy(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientP
     return replace(
         policy,
         identity=read_identity(Path(str(identity))),
-        known_identities=read_known_clients(Path(str(known)), operator_key),
+        known_identities=read_known_clients(Path(str(known_clients)), operator_key),
     )
 
 
 def own_id(policy: ClientPolicy, node_id: int) -> int:
-    """The id under which a client takes part: that of its name on the list, or else the node's."""
+    """The id under which a client takes part: that of its name on the list, or the node's without a list."""
     if policy.identity is None or not isinstance(policy.known_identities, KnownClients):
         return node_id
     return policy.known_identities.id_of(policy.identity.public_key().public_bytes_raw())
 
 
 def identification(policy: ClientPolicy, session: bytes, node_id: int) -> bytes:
-    """A client's answer to who it is: its id, signed for this session and node."""
+    """A client's answer when the server asks who it is: its id, signed for this session and node."""
     if policy.identity is None or not isinstance(policy.known_identities, KnownClients):
         raise SecureAggregationError(
             f"this node has no identity; set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in its configuration"

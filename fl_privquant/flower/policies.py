@@ -8,7 +8,8 @@ that round. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in place of
 * ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;
 * ``DoublingMechanism(encoding, design, levels=4, most_levels=16)`` doubles the levels when the loss stalls;
 * ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds;
-* ``AdaptiveKeep(plan)`` sends fewer where the mean is short (:mod:`fl_privquant.flower.adaptive_keep`).
+* ``AdaptiveKeep(plan)`` sends fewer coordinates in rounds whose mean update is short
+  (:mod:`fl_privquant.flower.adaptive_keep`).
 
 Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. A checkpoint keeps
 what they have learnt, so that a run that is resumed goes on as if it had not stopped.
@@ -126,7 +127,7 @@ def as_policy(encoding: Encoding | Callable[[int], Encoding]) -> Policy:
 
 
 class QuantileClip(Policy):
-    """A clip that follows the median client's quantile of coordinates, from one private vote a client.
+    """A clip that follows the median client's quantile of coordinates, from one private vote per client.
 
     With its update, each client of a round votes whether the clip holds ``coordinate_quantile`` of its
     coordinates. The share b of votes for the clip moves it: clip *= exp(-rate (b - client_quantile)). It
@@ -138,10 +139,10 @@ class QuantileClip(Policy):
     Guarantee: the vote is one more coordinate of the update, encoded by the same certified mechanism, and is
     counted as such by both ledgers; with secure aggregation the server sees the sum of votes only. The clip
     of later rounds follows from these votes alone, so it is public.
-    Assumes: a mechanism for single coordinates. The share is unbiased if the mechanism is; the bias of one
-    that is not moves it towards one half.
+    Assumes: a mechanism for single coordinates. The share is unbiased if the mechanism is; a biased mechanism
+    moves it towards one half.
     Reference: Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
-    Clipping", NeurIPS 2021 (section 2): there for norms, and with votes protected by their own noise.
+    Clipping", NeurIPS 2021 (section 2). They clip norms, and protect votes by noise of their own.
 
     Parameters
     ----------
@@ -250,10 +251,10 @@ class ScheduledMechanism(_Schedule[Mechanism]):
 class ScheduledKeep(_Schedule[int | float | None]):
     """A number of rotated coordinates that are sent, which changes at given rounds.
 
-    Of k instead of d coordinates a client sends k / d of the bytes, and the round costs it less: both ledgers
-    count the coordinates that are sent, and their norm. The mean has d / k times the noise, and lacks what
-    was not sent (:mod:`fl_privquant.codec.subset`). So rounds in which a rough direction is enough can be
-    small and cheap, and others exact.
+    If k of d coordinates are sent, a client sends k / d of the bytes, and the round costs it less: both
+    ledgers count the coordinates that are sent, and their norm. The mean has d / k times the noise, and lacks
+    what was not sent (:mod:`fl_privquant.codec.subset`). So rounds in which a rough direction is enough can
+    be small and cheap, and others exact.
 
     The mechanism and the coordinate clip stay as they are: the typical size of a coordinate after the
     rotation does not depend on how many are sent. The ledger certifies each number of coordinates by itself.
@@ -307,17 +308,17 @@ class DoublingMechanism(Policy):
     base
         The encoding, of which all but the mechanism is used; or another policy.
     design
-        The mechanism with a number of levels; called once for each.
+        A function that makes the mechanism with a given number of levels; it is called once for each number.
     levels
-        How many to begin with.
+        Number of levels to begin with.
     most_levels
-        How many there may be at the end.
+        Largest number of levels.
     window
-        Observations (rounds) that the loss may take to fall.
+        Number of observations (rounds) within which the loss has to fall.
     smoothing
-        Weight of the past in the running mean, 0 to below 1.
+        Weight of the past in the running mean, in [0, 1).
     metric
-        Name of the loss in metrics of evaluations.
+        Name of the loss among the metrics of evaluations.
 
     Examples
     --------

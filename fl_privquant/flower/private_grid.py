@@ -96,23 +96,23 @@ class PrivateGrid(GridWrapper):
                 f"{len(training)} of {len(messages)} messages are for training; send these by themselves"
             )
         self._round += 1
-        self._passing.arrayrecord_key, given = _model(training)
-        arrays = self._like_first(given)
+        self._passing.arrayrecord_key, app_model = _model(training)
+        arrays = self._like_first(app_model)
         for message in training:
             message.content = RecordDict({**message.content, self._passing.arrayrecord_key: arrays})
         self._passing.messages = training
-        asked = list(self.private.configure_train(self._round, arrays, ConfigRecord(), self._grid))
-        replies = list(self._grid.send_and_receive(asked, timeout=timeout)) if asked else []
+        requests = list(self.private.configure_train(self._round, arrays, ConfigRecord(), self._grid))
+        replies = list(self._grid.send_and_receive(requests, timeout=timeout)) if requests else []
         self.private.aggregate_train(self._round, replies)
         return self._passing.replies
 
-    def _like_first(self, given: ArrayRecord) -> ArrayRecord:
+    def _like_first(self, app_model: ArrayRecord) -> ArrayRecord:
         """The model in the types that it had in the first round.
 
         The app's averages turn counters into fractions and float32 into float64. An average of equal numbers
-        may also differ from them in the last bit, so that arrays which are not sent are put back.
+        may also differ from them in the last bit, so arrays that clients do not send are put back.
         """
-        model = read_arrays(given)
+        model = read_arrays(app_model)
         first = self._first
         sent = self.private.arrays.layout(first or model).names
         if not first:
@@ -121,16 +121,16 @@ class PrivateGrid(GridWrapper):
                 name: np.broadcast_to(array.dtype.type(0), array.shape) if name in sent else np.array(array)
                 for name, array in model.items()
             }
-            return given
+            return app_model
         shapes, expected = ({name: a.shape for name, a in arrays.items()} for arrays in (model, first))
         if shapes != expected:
-            odd = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
+            changed = min(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
             raise InvalidSpecError(
-                f"messages: the model's arrays have changed since the first round: {odd[0]!r} has shape "
-                f"{shapes.get(odd[0], 'none')}, expected {expected.get(odd[0], 'none')}"
+                f"messages: the model's arrays have changed since the first round: {changed!r} has shape "
+                f"{shapes.get(changed, 'none')}, expected {expected.get(changed, 'none')}"
             )
         record = ArrayRecord()
-        for name, array in given.items():
+        for name, array in app_model.items():
             before, now = first[name], model[name]
             if name not in sent and _alike(now, before):
                 record[name] = Array(before)
@@ -210,6 +210,6 @@ def _model(messages: list[Message]) -> tuple[str, ArrayRecord]:
     for other_name, other in (records[0] for records in models[1:]):
         if other_name != name or (other is not first and other != first):
             raise InvalidSpecError(
-                "messages: clients are sent different models; the updates of a round start from one"
+                "messages: clients are sent different models, but all updates of a round must start from one"
             )
     return name, first

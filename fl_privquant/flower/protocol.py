@@ -96,7 +96,7 @@ class Request:
     round
         The number of the round.
     encoding
-        The mechanism, which its receiver certifies, the clips, and whether updates are rotated.
+        The mechanism, which the client certifies again, the clips, and whether updates are rotated.
     rotation_seed, clip_quantile, private_metrics
         As in :class:`~fl_privquant.codec.update.UpdateCodec`.
     arrays
@@ -106,7 +106,7 @@ class Request:
         Whether the share of clipped coordinates is asked for; clients may decline.
     counted_releases
         How many releases of this kind the server has counted for the receiver so far, without this one.
-        None: it does not say.
+        None if the server does not say.
     """
 
     round: int
@@ -162,7 +162,8 @@ class Request:
             raise InvalidSpecError(
                 "the server sent no mechanism: wrap its strategy in PrivQuantStrategy, or remove PrivQuantMod"
             )
-        # Clients of one process are sent the same fields, which are read once; types count, as 1 equals True.
+        # Clients of one process are sent the same fields, which are read once. Types are part of the cache's
+        # key, because 1 equals True.
         return _request(
             tuple(
                 (key, type(value), tuple((type(item), item) for item in value))
@@ -227,11 +228,11 @@ class Request:
         return _codec(self, layout)
 
     def digest(self, arrays: Mapping[str, Array]) -> bytes:
-        """SHA-256 of the request, but for what differs by client, and of the model's arrays.
+        """SHA-256 of the request, without what differs from client to client, and of the model's arrays.
 
         The masks of secure aggregation are derived from it: those of clients that were sent different models,
-        mechanisms, clips or rounds do not cancel. So a server that asks one client for something else than
-        the others learns nothing from the sum.
+        mechanisms, clips or rounds do not cancel. So a server that asks one client for something other than
+        it asks of the others learns nothing from the sum.
         """
         state = hashlib.sha256(b"fl_privquant request\0")
 
@@ -388,7 +389,7 @@ def _field(config: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
     if type(value) is kind and kind is not int:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
-        # As wide as Flower sends them; within a process they could be of any size.
+        # Flower sends integers of at most this width; within a process they could be of any size.
         if not -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER:
             raise InvalidSpecError(f"{key}: an integer of {value.bit_length()} bits, expected at most 63")
         value = float(value) if kind is float else value
@@ -415,7 +416,7 @@ def _read_arrays(config: Mapping[str, Any]) -> ArrayChoice:
     include, exclude, patterns, scales = (_optional(config, key, list) or [] for key in keys)
     if len(patterns) != len(scales):
         raise InvalidSpecError(
-            f"{KEY_SCALES}: {len(scales)} for {len(patterns)} patterns, expected one for each"
+            f"{KEY_SCALES}: {len(scales)} factors for {len(patterns)} patterns, expected one for each"
         )
     return ArrayChoice(include, exclude, list(zip(patterns, scales, strict=True)))
 

@@ -36,7 +36,7 @@ def made(kind: type[_Record], values: dict[str, Any]) -> _Record:
 
 
 def values_of(record: Any) -> dict[str, Any]:
-    """The dict inside a record, where values are read without a call to Flower, and put without a check."""
+    """The dict inside a record: reading it calls no code of Flower, and writing to it skips all checks."""
     values: dict[str, Any] = record.__dict__["_data"]
     return values
 
@@ -48,7 +48,7 @@ def put(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
 
 
 def made_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
-    """An Array of these four parts."""
+    """An Array with these four fields."""
     array = object.__new__(Array)
     array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
     return array
@@ -67,7 +67,7 @@ def made_metadata(attributes: Mapping[str, Any]) -> Any:
 
 
 def bare_message(metadata: Any, content: RecordDict) -> Message:
-    """A message of its two parts."""
+    """A message with this metadata and content."""
     message = object.__new__(Message)
     message.__dict__.update(_metadata=metadata, _content=content, _error=None)
     return message
@@ -75,18 +75,18 @@ def bare_message(metadata: Any, content: RecordDict) -> Message:
 
 def reply_to(message: Message, content: RecordDict) -> Message:
     """The reply to a message, as ``Message(content, reply_to=message)`` makes it."""
-    asked = vars(message.metadata)
+    request = vars(message.metadata)
     now = time.time()
-    metadata = made_metadata(asked)
+    metadata = made_metadata(request)
     metadata.__dict__.update(
         _message_id="",
-        _src_node_id=asked["_dst_node_id"],
-        _dst_node_id=asked["_src_node_id"],
-        _src_task_id=asked["_dst_task_id"],
-        _dst_task_id=asked["_src_task_id"],
-        _reply_to_message_id=asked["_message_id"],
+        _src_node_id=request["_dst_node_id"],
+        _dst_node_id=request["_src_node_id"],
+        _src_task_id=request["_dst_task_id"],
+        _dst_task_id=request["_src_task_id"],
+        _reply_to_message_id=request["_message_id"],
         _created_at=now,
-        _ttl=asked["_created_at"] + asked["_ttl"] - now,
+        _ttl=request["_created_at"] + request["_ttl"] - now,
         _delivered_at="",
     )
     return bare_message(metadata, content)
@@ -111,7 +111,7 @@ class LeanRecords(RecordDict):
         return self._view(ConfigRecord)
 
     def _view(self, kind: type) -> Any:
-        """The records of one kind; as in Flower's, what is put there is put here too."""
+        """The records of one kind; as in Flower's views, what is put into the view is put here too."""
         view = object.__new__(_VIEW)
         view.__dict__.update(_EMPTY_VIEWS[kind], _data=dict(records_of(self, kind)), recorddict=self)
         return view

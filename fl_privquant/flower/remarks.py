@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fl_privquant.codec.metric_range import MetricRange
 
-# Nodes that are named one by one.
+# How many nodes a line names one by one.
 _NAMED_NODES = 5
 
 
@@ -52,13 +52,13 @@ def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> 
 
 
 def randomness_lines(simulated: bool, nodes: Collection[int]) -> list[str]:
-    """Whether randomness is seeded, so that privacy is simulated: of all clients, or of those that say so."""
+    """A line if randomness is seeded, so that privacy is simulated: of all clients, or of these nodes."""
     if simulated:
-        return ["privacy is simulated: clients draw from seeded streams, whoever knows the seed knows all"]
+        return ["privacy is simulated: clients draw from seeded streams, and the seed tells all of the noise"]
     if not nodes:
         return []
     named = _named(sorted(nodes))
     return [
-        f"clients that say of themselves that they draw from seeded streams: {len(nodes)} (node {named}); "
-        f"for these, privacy is simulated, and in sums count them among the corrupt ones"
+        f"clients that report seeded randomness: {len(nodes)} (node {named}); their privacy is simulated, "
+        f"and in a sum they must be counted as corrupt"
     ]

@@ -30,9 +30,9 @@ class RoundRecord:
     bytes_down: int
     """Bytes of models and requests that were sent."""
     bytes_handshake: int
-    """Bytes that secure aggregation takes besides, in both directions and for all clients: keys, shares,
-    lists and the headers of masked updates. A simulated sum states what a secure one would take if nobody
-    were lost; 0 without a secure sum."""
+    """Additional bytes of secure aggregation, in both directions and for all clients: keys, shares, lists
+    and the headers of masked updates. For a simulated sum it is what a secure sum would take if no client
+    were lost; without a secure sum it is 0."""
     view: View
     """What the server could see of the round's updates."""
     statements: tuple[PrivacyStatement, ...]

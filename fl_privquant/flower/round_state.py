@@ -40,8 +40,9 @@ class RoundState:
     heard: set[int] = field(default_factory=set)
     # How many nodes refused because of their own budget.
     exhausted: int = 0
-    # The nodes whose replies cannot be used, by the reason; and why no sum was opened, or none applied.
+    # The nodes whose replies cannot be used, by the reason.
     failed: dict[str, list[int]] = field(default_factory=dict)
+    # Why no sum was opened, or why it was not applied; empty if that did not happen.
     refused: str = ""
 
     @property
@@ -92,7 +93,7 @@ class RoundState:
             raise InvalidUpdateError(f"dropped: reply to round {reply.round}, not {self.request.round}")
         if reply.mechanism != self.request.fingerprint:
             raise InvalidUpdateError(
-                f"dropped: encoded by mechanism {reply.mechanism[:64]!r}, another than was asked"
+                f"dropped: encoded by mechanism {reply.mechanism[:64]!r}, not by the one that was requested"
             )
         return reply
 

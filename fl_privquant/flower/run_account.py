@@ -40,6 +40,8 @@ class RunAccount:
         self.delta = arguments.delta
         self.sampling = sampling
         self._planned = None if arguments.plan is None else arguments.plan.target.num_clients
+        if arguments.plan is not None and arguments.plan.drowns_in_noise:
+            log(WARNING, "PrivQuant: %s", arguments.plan.verdict)
         self.ledger = FederationLedger()
         # The probability with which a client is in the present round, for whoever sees only the models.
         self._rate: float | None = None
@@ -59,21 +61,21 @@ class RunAccount:
             )
         self.ledger.meet(nodes)
         sampling = self.sampling
-        taken = {node: self.ledger.participation(node) for node in nodes} if sampling.remembers else {}
-        able = [node for node in nodes if node not in taken or sampling.may_ask(server_round, *taken[node])]
-        drawn = set(sampling.drawn(server_round, able, len(nodes)))
+        past = {node: self.ledger.participation(node) for node in nodes} if sampling.remembers else {}
+        eligible = [node for node in nodes if node not in past or sampling.may_ask(server_round, *past[node])]
+        drawn = set(sampling.drawn(server_round, eligible, len(nodes)))
         if nodes and not drawn:
             needed = sampling.size(len(nodes))
-            left = sum(sampling.has_share_left(count) for count, _ in taken.values())
-            if taken and left < needed:
+            left = sum(sampling.has_share_left(count) for count, _ in past.values())
+            if past and left < needed:
                 spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
                 raise BudgetExhaustedError(
                     f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
-                    f"{sampling.participations} rounds, a round needs {needed}. Spent: {spent}",
+                    f"{sampling.participations} rounds, but a round needs {needed}. Spent: {spent}",
                     spent,
                 )
-            reason = f"it needs {needed} clients, and {len(able)} of {len(nodes)} could be asked"
-            log(WARNING, "PrivQuant: round %d is not run: %s before any were drawn", server_round, reason)
+            reason = f"it needs {needed} clients, and {len(eligible)} of {len(nodes)} may be asked"
+            log(WARNING, "PrivQuant: round %d is not run: %s, before the draw", server_round, reason)
         return [message for message in messages if message.metadata.dst_node_id in drawn]
 
     def ask(
@@ -84,16 +86,17 @@ class RunAccount:
         Each message then says how many releases of this kind were counted for its receiver before. Raises
         BudgetExhaustedError, and counts nothing, if the release would exceed the budget.
         """
-        asked = {message.metadata.dst_node_id for message in messages}
-        view = self.aggregation.view(len(asked))
-        self._warn_of_few(server_round, len(asked))
+        nodes = {message.metadata.dst_node_id for message in messages}
+        view = self.aggregation.view(len(nodes))
+        self._warn_of_few(server_round, len(nodes))
         if self.budget is not None:
-            self.ledger.check(server_round, release.seen(view), asked, self.budget)
+            self.ledger.check(server_round, release.seen(view), nodes, self.budget)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
-        self._rate = self.sampling.rate(len(asked), population, self.aggregation)
-        # What the model will show is not known yet: of a secure sum what may be opened, else everything.
+        self._rate = self.sampling.rate(len(nodes), population, self.aggregation)
+        # It is not known yet what the model will show. Until then the most counts that it can: of a secure
+        # sum the smallest that may be opened, otherwise every update, with no gain by sampling.
         models = View(view.num_honest, 1.0 if view.is_local else self._rate)
-        self.ledger.ask(server_round, release, asked, None if self._rate is None else models)
+        self.ledger.ask(server_round, release, nodes, None if self._rate is None else models)
         if not view.is_local:
             self.ledger.summed(view.honest_count)
         return counted
@@ -120,7 +123,7 @@ class RunAccount:
         summed = len(opened.nodes)
         honest = summed - self.aggregation.corrupt(num_asked)
         if not self.aggregation.view(num_asked).is_local:
-            # As many honest clients as stayed, which are no fewer than the view counts on.
+            # The honest clients that stayed; they are no fewer than the view counts on.
             self.ledger.summed(honest)
         if self._rate is not None:
             too_many_lost = num_asked - summed > self.aggregation.lost(num_asked)
@@ -146,5 +149,5 @@ class RunAccount:
         limit = self.budget
         if limit is None or limit.delta > self.delta or spent.epsilon <= limit.epsilon:
             return spent
-        # The ledger has counted in full where a quick bound exceeds the budget, and let the round begin.
+        # The quick bound exceeds the budget, but the ledger counted in full before it let the round begin.
         return replace(spent, epsilon=limit.epsilon, delta=limit.delta)

@@ -1,7 +1,8 @@
 """The client's side of secure aggregation over Flower messages: a mod that masks what PrivQuantMod encodes.
 
-The protocol's own stages arrive as train messages with a record of their own; the masked input is the reply
-to the train message proper. What was agreed on in a round is kept in the client's state between two messages.
+The protocol's own stages arrive as train messages with a record of their own; the masked update is the reply
+to the train message that carries the model. Between two messages, what was agreed on in the round is kept in
+the client's state.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class SecureAggregationMod:
     Parameters
     ----------
     policy
-        What this client insists on: fewest clients, fractions of them that may be corrupt or lost, identity
-        keys where they are used. A server whose fractions are weaker is refused. A policy, or a function of
-        the context that gives one. A SuperNode's own configuration can name the files of identity keys
-        (:mod:`fl_privquant.flower.node_identities`), and goes before.
+        What this client insists on: the fewest clients, the fractions of them that may be corrupt or lost,
+        and identity keys where they are used. A server with weaker fractions is refused. Give a policy, or a
+        function of the context that returns one. A SuperNode's own configuration can name the files of
+        identity keys (:mod:`fl_privquant.flower.node_identities`), and takes precedence.
     """
 
     def __init__(self, policy: ClientPolicy | Callable[[Context], ClientPolicy] | None = None) -> None:
@@ -132,7 +133,7 @@ class SecureAggregationMod:
         try:
             reply = Reply.from_content(out.content)
         except Exception:
-            # The app has seen the data by now, so that the reason must not leave the client.
+            # The app has seen the data by now, so the reason must not leave the client.
             log(WARNING, "SecureAggregationMod: %s", traceback.format_exc())
             reply = None
         if reply is None or [reply.payload] != masked:
@@ -169,7 +170,7 @@ def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
         invited = getattr(invitation, name)
         if invited != value:
             raise SecureAggregationError(
-                f"{name}: the server invited to a sum with {invited}, and asks for updates with {value}"
+                f"{name}: the server invited to a sum with {invited}, but its request needs {value}"
             )
     return ring
 
@@ -196,7 +197,7 @@ def _load(ctxt: Context, policy: ClientPolicy) -> ClientRound | None:
 
 
 def _keeping(state: ClientRound, ctxt: Context, step: Callable[[], _Given]) -> _Given:
-    """What the step gives; the state is kept whether it succeeds or fails, as a failure ends the round."""
+    """The result of the step. The state is saved even if the step fails, because a failure ends the round."""
     try:
         return step()
     finally:

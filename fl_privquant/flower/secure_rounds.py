@@ -25,7 +25,7 @@ from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
 from fl_privquant.secagg.identities import KnownClients
 
-# Reasons of clients that an error quotes: a hostile client may give any.
+# How many reasons of clients an error quotes: a hostile client may give any.
 _MOST_REASONS: Final = 3
 
 
@@ -70,20 +70,21 @@ class SecureRounds:
     ) -> dict[int, bytes]:
         """Agree on masks with these nodes; returns what each participant gets with its train message.
 
-        ``ring`` gives the integers in which the codes of so many clients are added up, as some of the nodes
-        may not take part. ``context`` is the digest of the request.
+        ``ring`` gives the ring of integers in which the codes of a given number of clients are added up; the
+        number is known only now, as some of the nodes may not take part. ``context`` is the digest of the
+        request.
         """
         self._server, self._grid, self._round = None, grid, server_round
         self.handshake_bytes = 0
         with self._explained():
             clients = self._clients([node for node in nodes if node not in self.excluded])
-        summed = ring(len(clients))
+        sum_ring = ring(len(clients))
         config = RoundConfig(
             session=self._session,
             number=server_round,
             dimension=dimension,
-            width=summed.bits,
-            max_code=summed.max_code,
+            width=sum_ring.bits,
+            max_code=sum_ring.max_code,
             **self._settings,
         )
         server = ServerRound(config, clients)
@@ -99,7 +100,7 @@ class SecureRounds:
         """The sum of the masked inputs that arrived, by node.
 
         ``check`` is called with the number of clients whose input is in the sum, before any mask is opened:
-        it raises SecureAggregationError where they are too few.
+        it raises SecureAggregationError if they are too few.
         """
         server, self._server = self._server, None
         if server is None:
@@ -151,17 +152,17 @@ class SecureRounds:
 
     def _clients(self, nodes: list[int]) -> list[int]:
         """The ids of the clients on these nodes; with a list of known clients, only of those on the list."""
-        known = self._settings.get("identities")
-        if not isinstance(known, KnownClients):
+        known_clients = self._settings.get("identities")
+        if not isinstance(known_clients, KnownClients):
             self._nodes = {node: node for node in nodes}
             return nodes
         strangers = [node for node in nodes if node not in self._met]
         self._nodes = {node: node for node in strangers}
 
         def meet(node: int, answer: bytes) -> None:
-            client = identified(known, answer, self._session, node)
+            client = identified(known_clients, answer, self._session, node)
             if client is None:
-                self._fail(node, "does not prove to be a known client")
+                self._fail(node, "did not prove that it is a known client")
             else:
                 self._met[node] = client
 
@@ -170,7 +171,7 @@ class SecureRounds:
         self._nodes = {self._met[node]: node for node in nodes if node in self._met}
         if len(self._nodes) < 2:
             raise SecureAggregationError(
-                f"{len(self._nodes)} of {len(nodes)} nodes prove to be known clients, expected 2 or more; "
+                f"{len(self._nodes)} of {len(nodes)} nodes proved to be known clients, expected 2 or more; "
                 f"set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in their configuration"
             )
         return list(self._nodes)
@@ -178,7 +179,7 @@ class SecureRounds:
     def _exchange(
         self, stage: str, outgoing: Mapping[int, bytes], receive: Callable[[int, bytes], object]
     ) -> None:
-        """Send what is for each client, and hand over the answers, with the clients that gave them."""
+        """Send each client its message of a stage, and hand each answer to ``receive`` with its client."""
         if self._grid is None or not outgoing:
             return
         messages = [
@@ -200,5 +201,5 @@ class SecureRounds:
                 self.handshake_bytes += len(data)
                 receive(clients[node], data)
             else:
-                reason = reply.error.reason if reply.has_error() else "no answer of the protocol"
+                reason = reply.error.reason if reply.has_error() else "the reply is not of the protocol"
                 self._fail(node, f"{stage}: {reason}")

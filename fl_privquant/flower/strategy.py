@@ -56,7 +56,8 @@ class PrivQuantStrategy(StrategyWrapper):
     client's update has the mechanism's certified privacy, for each coordinate and release (local view).
     :attr:`ledger` counts a release for every client that was asked, whether or not it answered. Each request
     states this count, and a client that has counted more refuses it. :meth:`statements` says what all
-    releases cost together and, with a ``sampling`` of ours, in the view of whoever sees only the models.
+    releases cost together and, if a ``sampling`` draws the clients, what they cost in the view of whoever
+    sees only the models.
 
     Parameters
     ----------
@@ -91,8 +92,9 @@ class PrivQuantStrategy(StrategyWrapper):
         not for strategies that compare single updates (FedMedian, Krum): these are refused.
     sampling
         Who is asked (:mod:`fl_privquant.accounting.client_sampling`): ``FixedSampling``, ``PoissonSampling``
-        or ``CohortSampling`` draw from those that the wrapped strategy would ask, so give that
-        ``fraction_train=1.0``. By default the wrapped strategy draws. A plan's ``participations`` are held.
+        or ``CohortSampling`` draw from the clients that the wrapped strategy would ask, so wrap one with
+        ``fraction_train=1.0``. By default the wrapped strategy draws. No client takes part in more rounds
+        than a plan's ``participations``.
     budget
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
@@ -141,7 +143,7 @@ class PrivQuantStrategy(StrategyWrapper):
     ) -> None:
         super().__init__(strategy)
         if any(isinstance(wrapped, PrivQuantStrategy) for wrapped in strategy_stack(strategy)):
-            raise InvalidSpecError("strategy: it holds a PrivQuantStrategy already; updates are encoded once")
+            raise InvalidSpecError("strategy: it wraps a PrivQuantStrategy already; updates are encoded once")
         clip, scales = single_clip(clip, clip_scales)
         fields = {"mechanism": mechanism, "clip": clip, "l2_clip": l2_clip, "keep": keep}
         # rotate=False is the default, and contradicts no other argument.
@@ -234,11 +236,11 @@ class PrivQuantStrategy(StrategyWrapper):
         """The statements as lines, and what they do not cover; every epsilon is given with its unit."""
         lines = [str(statement) for statement in self.statements(refine)]
         last = self.ledger.last_release
-        voted = self.policy.clip_quantile
-        if last is not None and voted is not None and math.isfinite(last.mechanism.epsilon):
+        quantile = self.policy.clip_quantile
+        if last is not None and quantile is not None and math.isfinite(last.mechanism.epsilon):
             lines.append(
-                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether "
-                f"it holds a share of {voted:g} of its update"
+                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether a share "
+                f"of {quantile:g} of its update's coordinates lies within the clip"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
         lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
@@ -270,13 +272,13 @@ class PrivQuantStrategy(StrategyWrapper):
                     f"{type(self.strategy).__name__} does not pass the round's config on to clients, "
                     f"so that they cannot be told the mechanism"
                 )
-        asked = {message.metadata.dst_node_id for message in messages}
+        nodes = {message.metadata.dst_node_id for message in messages}
         self._round = RoundState(
             request=request,
             arrays=arrays,
             model=model,
             codec=codec,
-            asked=asked,
+            asked=nodes,
             request_bytes=bytes_of(config),
             weight_key=self.weighted_by_key,
             arrays_key=self.arrayrecord_key,
@@ -379,14 +381,14 @@ class PrivQuantStrategy(StrategyWrapper):
         """Hand the record of the round to the listener, if there is one."""
         if self.on_round is None:
             return
-        survivors, asked = len(replies), len(current.asked)
+        survivors, num_asked = len(replies), len(current.asked)
         record = RoundRecord(
             round=current.request.round,
             codec=current.codec,
-            asked=asked,
+            asked=num_asked,
             survivors=survivors,
-            bytes_up=survivors * self._exchange.update_bytes(current.codec, asked),
-            bytes_down=asked * current.bytes_sent,
+            bytes_up=survivors * self._exchange.update_bytes(current.codec, num_asked),
+            bytes_down=num_asked * current.bytes_sent,
             bytes_handshake=self._exchange.handshake_bytes(),
             view=self.ledger.last_view,
             statements=tuple(self.statements(refine=False)),
@@ -431,8 +433,8 @@ class PrivQuantStrategy(StrategyWrapper):
         if current.exhausted == len(current.asked):
             spent = self.ledger.statement(self.delta)
             raise BudgetExhaustedError(
-                f"round {server_round}: every client refuses, its own budget does not allow one more "
-                f"release. Asked for so far: {spent}",
+                f"round {server_round}: every client refuses, because its own budget allows no further "
+                f"release. Requested so far: {spent}",
                 spent,
             )
         text = (
@@ -449,7 +451,7 @@ class PrivQuantStrategy(StrategyWrapper):
         seeded = [node for node in replies if replies[node].simulated and node not in self.simulated_nodes]
         self.simulated_nodes.update(seeded)
         if seeded and not self.simulated:
-            (line,) = failure_lines({"draws from a seeded stream, as it says itself": seeded})
+            (line,) = failure_lines({"reports that it draws from a seeded stream": seeded})
             log(WARNING, "PrivQuant: round %d, %s", current.request.round, line)
         for reply in replies.values():
             if reply.metrics:

@@ -18,7 +18,7 @@ from flwr.supercore import log
 
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 
-# No node of Flower's has this id.
+# No node of Flower has this id.
 _NOBODY: Final = 0
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -99,8 +99,8 @@ def mean_reply(server_round: int, content: RecordDict | None = None) -> Message:
 
     No client has sent it, so it names node 0 as its sender, which is the id of no client.
     """
-    asked = Message(RecordDict(), _NOBODY, MessageType.TRAIN, group_id=str(server_round))
-    return Message(content or RecordDict(), reply_to=asked)
+    request = Message(RecordDict(), _NOBODY, MessageType.TRAIN, group_id=str(server_round))
+    return Message(content or RecordDict(), reply_to=request)
 
 
 @dataclass
@@ -112,7 +112,7 @@ class StoppedResult(Result):
     rounds: int = 0
     """Number of the last round that was finished."""
     planned_rounds: int = 0
-    """Rounds that were asked for."""
+    """Number of rounds that ``start`` was asked to run."""
 
     @property
     def reason(self) -> str:
@@ -209,12 +209,12 @@ class KeptRun(StrategyWrapper):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             number = self.rounds_before + server_round
-            known = self.result.evaluate_metrics_serverapp
+            metrics_by_round = self.result.evaluate_metrics_serverapp
             # A run may have been killed between a round and its evaluation, which is made up for here.
-            if number not in known:
+            if number not in metrics_by_round:
                 metrics = evaluate_fn(number, arrays)
                 if metrics is not None:
-                    known[number] = metrics
-            return known.get(number)
+                    metrics_by_round[number] = metrics
+            return metrics_by_round.get(number)
 
         return evaluate

@@ -1,10 +1,12 @@
 """Certified bounds on the measure of a cap of the unit sphere, in decimal arithmetic.
 
-A uniform unit vector of d coordinates has an inner product V of at least h with a fixed one with
-probability I(1 - h^2; a, 1/2) / 2 = 1/2 - I(h^2; 1/2, a) / 2, where a = (d - 1) / 2 and I is the
-regularized incomplete Beta function. Each form is a series of positive terms whose ratio falls or stays
-below a number less than 1, so that what is left out lies below a geometric series. The Beta function before
-it is a ratio of Gammas, which Stirling's series gives with an error below its first term that is left out.
+The cap of height h around a fixed unit vector is the set of unit vectors whose inner product with it is at
+least h. A uniform unit vector of d coordinates lies in it with probability
+I(1 - h^2; a, 1/2) / 2 = 1/2 - I(h^2; 1/2, a) / 2, where a = (d - 1) / 2 and I is the regularized incomplete
+Beta function. Each of the two forms is a series of positive terms whose ratio falls or stays below a number
+less than 1, so that the terms that are left out lie below a geometric series. The factor before the series is
+a Beta function, a ratio of Gamma functions. Stirling's series gives these with an error below the first term
+that is left out.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ _PI = Decimal(
     "3.1415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421"
     "17067982148086513282306647093844609550582231725359408128481117450284102701938521105559644622948954930382"
 )
-# From this argument on Stirling's series has an error below 10^-94 with so many terms.
+# For arguments of at least _LARGE, _TERMS terms of Stirling's series have an error below 10^-94.
 _LARGE = 200
 _TERMS = 30
-# With h^2 above this the first series has few terms, and keeps its digits however small the cap is.
+# If h^2 is above this, the first form is used: it needs few terms, and is accurate however small the cap is.
 _HIGH = Fraction(1, 100)
 
 
 @lru_cache(maxsize=256)
 def cap_share_bounds(height: float, dimension: int) -> tuple[Decimal, Decimal]:
-    """Numbers with 60 digits that the measure of the cap of that height, in [0, 1), lies between.
+    """A lower and an upper bound, of 60 digits, of the measure of the cap of that height in [0, 1).
 
     >>> low, high = cap_share_bounds(0.5, 3)  # uniform on [-1, 1], as Archimedes found
     >>> low <= Decimal("0.25") <= high, high - low < Decimal("1e-50")
@@ -48,7 +50,7 @@ def cap_share_bounds(height: float, dimension: int) -> tuple[Decimal, Decimal]:
         square = Fraction(height) ** 2
         direct = square >= _HIGH
         share = _tail(square, dimension) if direct else (1 - _centre(square, dimension)) / 2
-        # The second form has a small absolute error only.
+        # The error of the second form is absolute, that of the first is relative.
         slack = share * _SLACK if direct else _SLACK
         context.prec = 60
         context.rounding = ROUND_FLOOR
@@ -56,7 +58,7 @@ def cap_share_bounds(height: float, dimension: int) -> tuple[Decimal, Decimal]:
         context.rounding = ROUND_CEILING
         high = share + slack
     if low <= 0:
-        raise InvalidSpecError(f"height: the cap of height {height} has hardly any measure; lower it")
+        raise InvalidSpecError(f"height: the cap of height {height} has almost measure 0; lower the height")
     return low, high
 
 
@@ -100,7 +102,7 @@ def _beta(dimension: int) -> Decimal:
 
 
 def _log_gamma(z: Decimal) -> Decimal:
-    """Logarithm of Gamma less log(2 pi) / 2, by Stirling's series."""
+    """The number log Gamma(z) - log(2 pi) / 2, by Stirling's series."""
     total = (z - Decimal("0.5")) * z.ln() - z
     for k in range(1, _TERMS + 1):
         number = _bernoulli()[2 * k] / (2 * k * (2 * k - 1))

@@ -57,7 +57,7 @@ class Codebook:
 
     @classmethod
     def from_values(cls, values: ArrayLike) -> Codebook:
-        """The coarsest lattice that contains ``values`` to 9 digits, else one of 24 bits near them.
+        """The codebook on the coarsest lattice that contains ``values`` to 9 digits, else on one of 24 bits.
 
         >>> Codebook.from_values([-6.0, -0.4, 0.4, 6.0]).codes
         array([ 0,  7,  8, 15])

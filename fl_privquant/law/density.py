@@ -91,9 +91,10 @@ class DistributionDensity(Density):
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether both sides of 0 have the same mass, to 9 digits, from many points outwards.
+        """Whether the two tails beyond -t and t have the same mass, to 9 digits, at many points t.
 
-        Laws and errors do not depend on it: designs then need not search among asymmetric values.
+        Symmetry only saves work: designs then need not search among asymmetric values. Laws and errors are
+        computed from the density itself.
         """
         quantiles = np.abs(self.distribution.ppf(_PANEL_SHARES))
         at = np.union1d(quantiles[quantiles < 1.0], np.linspace(0.0, 1.0, 65))

@@ -1,8 +1,9 @@
 """Laws on the integers, and their sums, with bounds of the errors of floating point and of cut tails.
 
-Sums of many codes or noises are convolutions. In floating point they come with errors, and their tails must
-be cut somewhere. Callers account for both: the relative error of every probability, and the small part that
-is missing, of which nothing is known. So neither makes a stated privacy loss smaller than the true one.
+The law of a sum of many codes or noises is a convolution. In floating point it comes with rounding errors,
+and its tails must be cut somewhere. Every law here states both: the relative error of its probabilities, and
+the probability that is missing. Callers take both into account, so that neither makes a stated privacy loss
+smaller than the true one.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from fl_privquant.array_types import Floats, Ints
 _UNIT = 2.0**-53
 # Tails with less than this probability are cut off after each convolution.
 _CUT = 1e-24
-# Probabilities of fewer draws than the smallest number that is used.
+# The probability of fewer draws than the lowest floor: about the first number, at most the second.
 _LOWEST, _UNCOUNTED = 1e-19, 1e-18
 # Relative accuracy of scipy's binomial probabilities, with room.
 _BINOMIAL = 1e-10
-# Products of lengths up to which a direct convolution, with its small relative error, is fast enough.
+# Convolutions are direct, which has a small relative error, up to this product of lengths; else by FFT.
 _DIRECT = 100_000_000
 
 
@@ -30,8 +31,8 @@ _DIRECT = 100_000_000
 class LatticeLaw:
     """A law on the integers: probabilities ``values`` of ``first``, ``first + 1``, ..., with their errors.
 
-    Guarantee: the law is the sum of a measure within a factor 1 + ``relative``, either way, of ``values``,
-    and of another one of total mass at most ``lost``.
+    Guarantee: the true law is the sum of a measure within a factor 1 + ``relative``, either way, of
+    ``values``, and of another measure of total mass at most ``lost``.
     """
 
     first: int
@@ -51,9 +52,10 @@ class LatticeLaw:
 def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT, cut: float = _CUT) -> LatticeLaw:
     """The law of the sum of two independent numbers; tails of mass below ``cut`` are cut off, and are lost.
 
-    A direct convolution adds only positive terms: its relative error is below the number of terms in units.
-    An FFT has an error below 3 * 8 u log2(N) ||a|| ||b|| at every point (Higham, "Accuracy and Stability of
-    Numerical Algorithms", Theorem 24.2, twice forward and once back): it is taken off, and is lost.
+    A direct convolution adds only positive terms: its relative error is below the number of terms, in
+    rounding units. An FFT has an error below 3 * 8 u log2(N) ||a|| ||b|| at every point (Higham, "Accuracy
+    and Stability of Numerical Algorithms", Theorem 24.2, twice forward and once back). That error is taken
+    off every probability and counts as lost.
     """
     relative = a.relative + b.relative + a.relative * b.relative
     lost = a.lost + b.lost
@@ -71,13 +73,13 @@ def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT, cut: float = _
 
 
 def binomial_law(number: int, coin: Floats, relative: float = 0.0, cut: float = _CUT) -> LatticeLaw:
-    """The law of the number of ones in independent throws of a coin; tails below ``cut`` are lost.
+    """The law of the number of ones in ``number`` >= 1 independent throws of a coin.
 
-    From the mean outwards each probability is the one before it times a quotient, and all are divided by
-    their sum: a relative error of some units for each number that is listed. With L = log(1 / cut), numbers
-    further from the mean than L / 3 + sqrt(L^2 / 9 + 2 L variance) have a probability of at most ``cut`` on
-    either side (Bernstein's inequality). There are ``number`` >= 1 throws; ``coin`` has the probabilities,
-    above 0, of a zero and of a one, which may have the error ``relative``.
+    ``coin`` has the probabilities, above 0, of a zero and of a one, with a relative error ``relative``. From
+    the mean outwards each probability is the one before it times a quotient, and all are divided by their
+    sum. This has a relative error of some rounding units for each number that is listed. With
+    L = log(1 / cut), numbers further from the mean than L / 3 + sqrt(L^2 / 9 + 2 L variance) have a
+    probability of at most ``cut`` on either side (Bernstein's inequality); they are not listed, and lost.
 
     >>> binomial_law(3, np.array([0.5, 0.5])).values.round(6)
     array([0.125, 0.375, 0.375, 0.125])
@@ -92,7 +94,7 @@ def binomial_law(number: int, coin: Floats, relative: float = 0.0, cut: float = 
     downwards = (listed[:middle] + 1.0) / (number - listed[:middle]) * (zero / one)
     below, above = np.cumprod(downwards[::-1])[::-1], np.cumprod(upwards)
     values = np.concatenate([below, [1.0], above])
-    # Each quotient is rounded four times, in a probability and in the sum; then sums and divisions are.
+    # Each quotient is rounded four times, and affects a probability and the sum, which is rounded as well.
     steps = max(below.size, above.size)
     error = (8 * steps + values.size + 8) * _UNIT + 2.1 * number * relative
     return LatticeLaw(first, values / values.sum(), error, 2.1 * cut)
@@ -116,7 +118,9 @@ def power(law: LatticeLaw, count: int, direct: int = _DIRECT, cut: float = _CUT)
 
 
 def coarse_count(num_honest: int) -> int:
-    """The number of clients, rounded down to its 7 leading bits, which is safe and makes caches effective.
+    """The number of clients, rounded down to its 7 leading bits: similar numbers then share cached results.
+
+    Counting fewer clients is safe: it never understates a privacy loss.
 
     >>> coarse_count(100), coarse_count(1234)
     (100, 1232)
@@ -135,7 +139,8 @@ class WeightedLaw:
 def binomial_floors(number: int, share: float, buckets: int) -> list[tuple[int, float]]:
     """The floors of about ``buckets`` buckets of K ~ Binomial(number, share), each with its probability.
 
-    Probabilities are rounded up. Below the lowest floor lies less than 1e-18.
+    A bucket is a range of values of K, and its floor the least of these. Probabilities are rounded up. K is
+    below the lowest floor with probability less than 1e-18.
     """
     binom = scipy.stats.binom
     lowest = max(int(binom.ppf(_LOWEST, number, share)), 0)
@@ -156,10 +161,10 @@ def binomial_floors(number: int, share: float, buckets: int) -> list[tuple[int, 
 def binomial_sums(
     law: LatticeLaw, number: int, share: float, buckets: int
 ) -> tuple[list[WeightedLaw], float]:
-    """Sums of K draws from ``law``, K ~ Binomial(number, share), and a probability that none covers.
+    """The laws of sums of K draws from ``law``, K ~ Binomial(number, share), and the probability not covered.
 
     K is replaced by the floor of its bucket, which is a bound wherever more draws hide more. Not covered are
-    numbers below the lowest floor, and what was lost in computing the sums.
+    numbers below the lowest floor, and the mass that was lost in computing the sums.
     """
     floors = binomial_floors(number, share, buckets)
     total = power(law, floors[0][0])
@@ -174,7 +179,7 @@ def binomial_sums(
 
 
 def width_of_sum(codes: Ints, weights: Floats, draws: float) -> float:
-    """About how many points the sum of that many draws has, tails cut off; ``weights`` in any unit."""
+    """About how many points the sum of that many draws has without its tails; ``weights`` in any unit."""
     mean = float(weights @ codes) / float(weights.sum())
     spread = math.sqrt(draws * float(weights @ (codes - mean) ** 2) / float(weights.sum()))
     return min(21.0 * spread, draws * float(codes[-1])) + float(codes[-1])

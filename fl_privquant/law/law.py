@@ -1,11 +1,12 @@
 """The exact output law of a mechanism: probabilities that are piecewise linear in the input.
 
-Between two neighbouring bins the output probability p(x, i) of every mechanism of this package
-is linear in x. A law is therefore a list of pieces [a, b], each with the row of probabilities at
-a (from the right) and at b (from the left). Everything else is algebra on those rows:
+Between two neighbouring bins (output values) the output probability p(x, i) of every mechanism of this
+package that draws from a table is linear in x. A law is therefore a list of pieces [a, b], each with the
+*row* of probabilities of all outputs at a (from the right) and at b (from the left). Everything else is
+algebra on those rows:
 
-* the privacy loss is a maximum over rows: no grid over x, no sampling. Hockey-stick and Rényi
-  divergences are jointly (quasi-)convex, so their worst case over x, x' is at a pair of rows too;
+* the privacy loss is a maximum over rows: no grid over x and no sampling is needed. Hockey-stick and
+  Rényi divergences are jointly (quasi-)convex, so their worst case over x, x' is at a pair of rows too;
 * errors are integrals of polynomials.
 
 Symbols of the paper: x input, B_i ``values[i]``, m ``num_levels``, p(x, i) ``pmf(x)[:, i]``.
@@ -28,7 +29,7 @@ from fl_privquant.array_types import ArrayLike, Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.density import Density, as_density
 
-# Numbers (rows x rows x outputs) in memory at a time: some 64 MB for a divergence.
+# How many numbers (rows x rows x outputs) are in memory at a time: some 64 MB for a divergence.
 _PAIR_BUDGET = 1 << 23
 _NODE_BLOCK = 1 << 16
 
@@ -62,7 +63,7 @@ class Law:
         if self.start_rows.shape != (pieces, levels) or self.end_rows.shape != (pieces, levels):
             raise InvalidSpecError(
                 f"law: rows of shape {self.start_rows.shape} and {self.end_rows.shape}, expected "
-                f"({pieces}, {levels}): one row a piece end, one column a value"
+                f"({pieces}, {levels}): one row per piece and one column per value"
             )
         if pieces == 0 or np.any(self.ends <= self.starts) or np.any(np.diff(self.starts) <= 0):
             raise InvalidSpecError("law: pieces must be non-empty intervals in increasing order")
@@ -88,7 +89,7 @@ class Law:
     def epsilon(self) -> float:
         """Privacy loss of one release: max over outputs of log(largest / smallest probability).
 
-        Exact up to floating-point rounding; what is sampled from is certified in integers, see
+        Exact up to floating-point rounding. The table that is sampled from is certified in integers, see
         :mod:`fl_privquant.law.table`.
         """
         largest, smallest = self.rows.max(axis=0), self.rows.min(axis=0)
@@ -127,7 +128,7 @@ class Law:
 
     @cached_property
     def max_bias(self) -> float:
-        """Largest |E[M(x)] - x| over [-1, 1]; at a piece end, as the bias is linear in between."""
+        """Largest |E[M(x)] - x| over [-1, 1]. It is at a piece end, as the bias is linear in between."""
         at_starts = np.abs(self.start_rows @ self.values - self.starts)
         at_ends = np.abs(self.end_rows @ self.values - self.ends)
         at_bounds = np.abs(self.mean_at([-1.0, 1.0]) - np.array([-1.0, 1.0]))
@@ -188,7 +189,7 @@ def error_costs(
         (K, m) each; the expected error of a law with these values and pieces is
         ``(at_start * start_rows).sum() + (at_end * end_rows).sum()``.
     """
-    # The kinks of |value - x| and of the law: between these an error is one polynomial.
+    # Break points are the kinks of |value - x| and of the law: between these the error is one polynomial.
     points = np.concatenate([starts, ends, values])
     inside = points[(points > -1.0) & (points < 1.0)]
     breaks = np.unique(np.concatenate([[-1.0], inside, [1.0]]))

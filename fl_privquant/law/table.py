@@ -30,27 +30,27 @@ from fl_privquant.law.law import Law
 from fl_privquant.statement import PrivacyStatement, Unit
 
 TOTAL_WEIGHT = 1 << 32
-"""What every row of weights sums to."""
+"""The sum of every row of weights."""
 
 COVERAGE_TOLERANCE = 1e-8
 """How far inside [-1, 1] the outermost knots may lie, which is the largest bias at the ends."""
 
 _MAX_PIECES = 1 << 20
-# Columns whose probability is everywhere below this many units are solver errors, not outputs.
+# Columns whose probability is everywhere below this many units of 2^-32 are solver errors, not outputs.
 _DUST = 16
 # Rounding should move a probability by a few units of 2^-32, times e^epsilon; more is refused.
 _MOST_MOVED = 1e-4
-# With more levels only so many entries, those with the most room, take part in correcting a row's mean.
+# At most this many entries of a row, those with the most room, are used to correct its mean.
 _CORRECTION_ENTRIES = 24
 
 
-# Descriptions list output values up to this number, and Rényi divergences of these orders.
+# Descriptions list the output values if there are at most this many, and Rényi divergences of these orders.
 _MOST_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)
 
 
 @dataclass(frozen=True, eq=False)
 class CertifiedTable:
-    """Rows of integer weights, and the pieces between them; built only if it can be certified.
+    """Rows of integer weights, and the pieces between them. A table that is not valid cannot be built.
 
     >>> book = Codebook(np.array([0, 1]), step=4.0, offset=-2.0)
     >>> quarter = 1 << 30
@@ -61,7 +61,7 @@ class CertifiedTable:
     """
 
     codebook: Codebook
-    """What the m columns stand for."""
+    """The codes and values that the m columns stand for."""
     weights: Ints
     """(R, m) integers >= 0, each row summing to 2^32."""
     start_rows: Ints
@@ -84,8 +84,8 @@ class CertifiedTable:
         pieces = self.start_rows.size
         if self.start_rows.ndim != 1 or self.end_rows.shape != (pieces,) or not 1 <= pieces <= _MAX_PIECES:
             raise CertificationError(
-                f"pieces: {self.start_rows.shape} starts and {self.end_rows.shape} ends, expected as "
-                f"many of one as of the other, 1 to {_MAX_PIECES}"
+                f"pieces: {self.start_rows.shape} starts and {self.end_rows.shape} ends, expected two "
+                f"vectors of the same length, 1 to {_MAX_PIECES}"
             )
         for rows in (self.start_rows, self.end_rows):
             if rows.min() < 0 or rows.max() >= len(self.weights):
@@ -97,8 +97,8 @@ class CertifiedTable:
         reach = max(1.0 + starts[0], 1.0 - ends[-1], float(np.abs(gaps).max(initial=0.0)))
         if reach > COVERAGE_TOLERANCE:
             raise CertificationError(
-                f"pieces: from {starts[0]:.12g} to {ends[-1]:.12g}, they miss a part of [-1, 1] or "
-                f"overlap by {reach:.3g}, more than {COVERAGE_TOLERANCE:g}"
+                f"pieces from {starts[0]:.12g} to {ends[-1]:.12g} miss a part of [-1, 1], or overlap, by "
+                f"{reach:.3g}, which is more than {COVERAGE_TOLERANCE:g}"
             )
 
     @cached_property
@@ -109,7 +109,7 @@ class CertifiedTable:
 
     @cached_property
     def worst_ratio(self) -> tuple[int, int]:
-        """The two weights of one column with the largest ratio; a denominator of 0 means infinite."""
+        """The two weights of one column with the largest ratio; if the second is 0, the ratio is infinite."""
         largest, smallest = self.weights.max(axis=0), self.weights.min(axis=0)
         used = largest > 0
         largest, smallest = largest[used], smallest[used]
@@ -151,7 +151,7 @@ class CertifiedTable:
 
     @classmethod
     def from_law(cls, law: Law, codebook: Codebook, epsilon: float) -> CertifiedTable:
-        """The law rounded to integers, certified at ``epsilon`` (infinite: no privacy claimed).
+        """The law rounded to integers, certified at ``epsilon`` (infinity claims no privacy).
 
         Raises CertificationError where rounding does not fit into the budget; then the law must be designed
         for a slightly smaller epsilon.
@@ -212,7 +212,7 @@ class BiasedTable(CertifiedTable):
 
 
 def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: float) -> Ints:
-    """The rows as integers whose ratios stay inside epsilon, each with its mean as near as they allow."""
+    """The rows as integers whose ratios stay within epsilon, with means as near to ``means`` as possible."""
     if codebook.num_levels != rows.shape[1]:
         raise CertificationError(
             f"{rows.shape[1]} values in the law, {codebook.num_levels} codes in the codebook"

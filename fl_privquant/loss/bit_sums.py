@@ -1,18 +1,19 @@
 """Sums of bits of randomized response: the loss of one client's bits, alone and in sums over clients.
 
-A coordinate with input x is a number of bits that are each 1 with probability 1/2 + theta x, independently,
-of which the sum is sent: a binomial law. Its likelihood ratios are monotone in x, so that every hockey-stick
-curve is largest between x = -1 and x = 1 (a set of largest ratios is a set of largest codes, whose
-probability grows with x). In the sum over n clients, each bit of the n - 1 others is a fair coin with
-probability 2 rare / 2^32, whatever the input: the blanket of :mod:`fl_privquant.loss.blanket`, bit by bit.
+For a coordinate with input x a client draws a number of independent bits, each 1 with probability
+1/2 + theta x, and sends their sum, whose law is binomial. Its likelihood ratios are monotone in x, so every
+hockey-stick curve is largest between x = -1 and x = 1 (a set of largest ratios is a set of largest codes,
+whose probability grows with x). In the sum over n clients, each bit of the n - 1 others is a fair coin with
+probability 2 rare / 2^32, whatever the input. This is the privacy blanket of
+:mod:`fl_privquant.loss.blanket`, bit by bit.
 
 **The theorem** (Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
-Secure Aggregation", ICML 2022): the Rényi divergence of a sum of n codes, computed at the worst inputs
-(:func:`aggregate_renyi`). It takes into account that the others' bits hide more than their blanket does,
-which matters where bits are far from fair. The blanket in turn gives the law of the loss, not only its
-moments. With many bits, going through all cases takes too long; then fewer clients are counted, which is a
-bound too. A table of two output values is randomized response, and has the theorem as well
-(:func:`theta_of_two_levels`).
+Secure Aggregation", ICML 2022) is about the Rényi divergence of a sum of n codes, which
+:func:`aggregate_renyi` computes at the worst inputs. It takes into account that the other clients' bits hide
+more than their blanket does, which matters where bits are far from fair. The blanket in turn gives the law of
+the loss, not only its moments. With many bits it takes too long to compute all cases; then fewer clients are
+counted, which is a bound too. The theorem also applies to a table of two output values, which is randomized
+response (:func:`theta_of_two_levels`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _BINOMIAL = 1e-11
 # Covers the rounding of binomial probabilities, which are right to some 11 digits.
 _FLOAT_ROOM = 1.0 + 1e-7
 _SMALL = 1e-4
-# Bits in a sum up to which all cases are computed: about a second for all orders.
+# The most bits in a sum for which all cases are computed, which takes about a second for all orders.
 _MOST_BITS = 1024
 _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -111,8 +112,8 @@ def poisson_binomial_losses(
 def theta_of_two_levels(table: CertifiedTable) -> float:
     """The theta of a table of two output values, taken as a bit of randomized response.
 
-    Every row lies between the two extreme ones, so that the larger distance to 1/2 of the two bounds all
-    rows.
+    Every row lies between the two extreme rows. So the larger of their two distances to 1/2 bounds that of
+    all rows.
     """
     rare = int(table.weights.min())
     return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
@@ -127,16 +128,16 @@ def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: floa
 def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:
     """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
 
-    Exact by convolution except for rounding, which is upwards, at inputs where the worst case lies:
+    It is computed by convolution, exactly except for rounding, which is upwards. The worst inputs are:
 
-    * The likelihood ratio of two sums of independent bits, one client's more likely to be 1 in the
-      first, rises with the sum. So the divergence grows as that client's probabilities move apart: its
-      inputs are 1 and -1.
-    * Each bit of another client is a mixture of the bit at x = 1 and the bit at x = -1, whatever its
-      input, and divergences are jointly quasi-convex. So the worst case is some number of the others'
-      bits as at 1, the rest as at -1. No order among these numbers is known: all are tried. (Whole
-      clients at 1 or -1 are among them, so the figure is attained or nearly so.)
-    * The divergence from the input 1 to -1 mirrors that from -1 to 1.
+    * *The replaced client: 1 and -1.* Compare two sums of independent bits, in the first of which one
+      client's bits are more likely to be 1. Their likelihood ratio rises with the sum. So the divergence
+      grows as that client's probabilities move apart.
+    * *The other clients: some number of their bits as at 1, the rest as at -1.* Whatever a client's input,
+      each of its bits is a mixture of the bit at x = 1 and the bit at x = -1, and divergences are jointly
+      quasi-convex. Which number is the worst is not known, so all are tried. (Whole clients at 1 or -1
+      are among these cases, so the figure is attained or nearly so.)
+    * *One direction is enough:* the divergence from the input 1 to -1 mirrors that from -1 to 1.
 
     >>> alone = aggregate_renyi(3, 0.1, 1, 2.0)
     >>> together = aggregate_renyi(3, 0.1, 10, 2.0)
@@ -147,13 +148,13 @@ def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -
     if num_clients * trials > _MOST_TRIALS_IN_SUM:
         raise InvalidSpecError(
             f"num_clients: {num_clients} clients of {trials} trials are more than {_MOST_TRIALS_IN_SUM} "
-            "bits, for which the exact divergence takes too long; count fewer clients: what holds for them "
-            "holds for more"
+            "bits, for which the exact divergence takes too long; count fewer clients, whose divergence is "
+            "an upper bound for more clients"
         )
     checks.inside("order", order, "(1, inf)")
     checks.inside("theta", theta, "(0, 0.5)")
     loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
-    # The sum with N bits as at 1 is compared to the one with N + trials such bits, for every N.
+    # For every N, compare the sum with N bits as at 1 to the sum with N + trials such bits.
     earlier: deque[_Sum] = deque(maxlen=trials)
     worst = 0.0
     for later in _all_sums(num_clients * trials, theta, _cut(loss, order)):
@@ -173,7 +174,7 @@ class _Sum(NamedTuple):
 def _all_sums(count: int, theta: float, cut: float) -> Iterator[_Sum]:
     """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count.
 
-    In blocks: bits that are the same in a whole block of N are convolved once.
+    They are computed in blocks: bits that are the same for a whole block of N are convolved once.
     """
     size = min(_BLOCK, count)
     few = [_bits(ones, size - ones, theta, cut) for ones in range(size + 1)]
@@ -185,7 +186,7 @@ def _all_sums(count: int, theta: float, cut: float) -> Iterator[_Sum]:
 
 
 def _cut(loss: float, order: float) -> float:
-    """The probability at which tails are cut off; in a divergence they count at most e^(order loss) times."""
+    """The probability at which tails are cut off. A divergence weights them by at most e^(order loss)."""
     return math.exp(max(-690.0, -(order * loss + 45.0)))
 
 
@@ -195,11 +196,11 @@ def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
     high = min(first.start + first.pmf.size, second.start + second.pmf.size)
     p = first.pmf[low - first.start : high - first.start]
     q = second.pmf[low - second.start : high - second.start]
-    there = (p > 0.0) & (q > 0.0)
-    q = q[there]
+    positive = (p > 0.0) & (q > 0.0)
+    q = q[positive]
     tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
     with np.errstate(over="ignore", divide="ignore"):
-        excess = float((q * _power_excess(p[there] / q - 1.0, order)).sum()) + tails
+        excess = float((q * _power_excess(p[positive] / q - 1.0, order)).sum()) + tails
     return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
 
 
@@ -207,7 +208,7 @@ def _bits(ones: int, zeros: int, theta: float, cut: float) -> _Sum:
     """The sum of ``ones`` bits as at input 1 and ``zeros`` bits as at -1."""
     parts = []
     for count, success in ((ones, 0.5 + theta), (zeros, 0.5 - theta)):
-        # Hoeffding: the number of successes is further from its mean with probability 2 cut at most.
+        # By Hoeffding, the number of successes is further from its mean with probability at most 2 cut.
         reach = math.sqrt(-math.log(cut) * count / 2.0) + 1.0
         low = max(0, math.floor(count * success - reach))
         high = min(count, math.ceil(count * success + reach))
@@ -223,5 +224,5 @@ def _power_excess(h: Floats, order: float) -> Floats:
 
 
 def binomial(successes: Array, trials: int, success: Any) -> Floats:
-    """The binomial's probabilities."""
+    """Binomial probabilities of numbers of successes."""
     return np.asarray(scipy.stats.binom.pmf(successes, trials, success))

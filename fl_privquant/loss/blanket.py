@@ -1,29 +1,29 @@
 """The aggregate view of a table: what the sum of the codes of n honest clients reveals about one of them.
 
 **Blanket.** With low_i the smallest weight of output i over all rows, each row is gamma * blanket + rest,
-blanket_i = low_i / gamma and gamma = sum of low_i. So a client draws, with probability gamma, from the
+where gamma = sum of low_i and blanket_i = low_i / gamma. So with probability gamma a client draws from the
 blanket, which does not depend on its data. Give the adversary more than it has: which of the other n - 1
-clients drew from the blanket, and all codes of those that did not. What is left is the number K ~
-Binomial(n - 1, gamma) of blanket draws, known to it, and the sum of K such draws and of the protected
-client's code. For inputs x, x' the pair of laws is, given K, (row_x * blanket^K, row_x' * blanket^K), * the
-convolution on the lattice of codes, and as K has the same law for both inputs
+clients drew from the blanket, and all codes of those that did not. It then knows the number K ~
+Binomial(n - 1, gamma) of blanket draws, and sees the sum of K such draws and of the protected client's code.
+Given K, the pair of laws for inputs x, x' is (row_x * blanket^K, row_x' * blanket^K), where * is the
+convolution on the lattice of codes. As K has the same law for both inputs, the hockey-stick curve is
 
     H(a) = sum over K of Pr(K) H_K(a),        worst case over x, x' at a pair of rows (joint convexity).
 
 H_K falls with K, because one more independent draw is post-processing. So K may be replaced by a smaller
 number: here by the floor of one of sixteen buckets, and below the lowest floor by 0, which is the local view.
 
-**Mixtures.** A mixture of pairs of which the adversary knows the component has the mixture of the
-hockey-stick curves. So the pair of (K, sum) is a list of atoms, those of each K with weight Pr(K).
+**Mixtures.** If the adversary knows the component of a mixture of pairs, the hockey-stick curve is the same
+mixture of curves. So the pair for (K, sum) is a list of atoms, those of each K with weight Pr(K).
 
 **All pairs of rows.** For each pair the atoms are gathered in narrow cells of the loss. At each edge e^edge
-the largest curve of all pairs is taken; the points where it is reached are corners of the hull of all
-curves (see :mod:`fl_privquant.loss.dominating`), their differences are atoms whose ratios lie in one
-cell, and each is split to the edges of its cell. The result is a pair that dominates all.
+the largest curve of all pairs is taken. The points where it is reached are corners of the hull of all
+curves (see :mod:`fl_privquant.loss.dominating`). Their differences are atoms whose ratios lie in one cell,
+and each atom is split between the edges of its cell. The result is a pair that dominates all pairs of rows.
 
 **Errors.** Where a convolution is cut or rounded, a small part of blanket^K is missing. The bound assumes
-that the adversary is told whenever that part was drawn from, and that it protects nothing, so that it is
-charged as K = 0. This is valid because max(x + y, 0) <= max(x, 0) + max(y, 0).
+that the adversary is told whenever the sum was drawn from that part, and that the part protects nothing, so
+it is charged as K = 0. This is valid because max(x + y, 0) <= max(x, 0) + max(y, 0).
 
 Reference: Balle, Bell, Gascon, Nissim, "The Privacy Blanket of the Shuffle Model", CRYPTO 2019 (the blanket,
 there for shuffled messages; a sum of messages is a function of the shuffled ones).
@@ -46,15 +46,16 @@ from fl_privquant.loss.dominating import dominating_loss
 from fl_privquant.loss.histogram import histogram_loss
 
 _CELLS = 1 << 13
-# Buckets of the number of blanket draws: for the figures, and to find pairs of rows that cannot matter.
+# How many buckets the number K of blanket draws is divided into: for the result, and for a rough first pass
+# that finds pairs of rows that cannot matter.
 _BUCKETS, _ROUGH_BUCKETS = 16, 3
-# Pairs of rows up to which none is left out, and how many are worked on at once.
+# Up to this many pairs of rows are all computed; and how many pairs are computed at once.
 _ALL_PAIRS, _BLOCK = 100, 128
 # By how much the curve of a pair that is left out may exceed the others; it is charged as an infinite loss.
 _IGNORED = 1e-21
-# Rows this close to a segment between two others, relatively, are replaced by it (and the gap is charged).
+# Rows within this relative distance of a segment between two others are replaced by it (the gap is charged).
 _COLLINEAR = 1e-7
-# The most atoms that are computed, in about a second.
+# The most atoms that are computed. They take about a second.
 _MOST_WORK = 6e7
 # Relative error of a few thousand additions, of scipy's binomial probabilities, and of ties.
 _SLACK = 1e-9
@@ -71,7 +72,7 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
     blanket = LatticeLaw.of(codes, low / int(low.sum()))
     rows, gap = _corner_rows(table)
     if _work(len(rows), codes, low, (num_honest - 1) * share) > _MOST_WORK:
-        # On a fine lattice sums are wide. The bound by the histogram of the codes does not depend on that.
+        # On a fine lattice sums take too many values. The histogram bound does not depend on the codes.
         loss = histogram_loss(table.weights / TOTAL_WEIGHT, num_honest - 1, share, local)
         if loss is not None:
             return loss
@@ -88,7 +89,7 @@ def blanket_loss(table: CertifiedTable, num_honest: int) -> PrivacyLoss:
 
 @dataclass(frozen=True, eq=False)
 class BlanketDraws:
-    """Independent draws of which each comes from the blanket with probability ``share``, else is known."""
+    """Independent draws, each from the blanket with probability ``share``; the adversary knows the rest."""
 
     blanket: LatticeLaw
     number: int
@@ -98,10 +99,10 @@ class BlanketDraws:
 def covered_loss(
     rows: Floats, codes: Ints, draws: BlanketDraws, local: PrivacyLoss, gap: float = 0.0
 ) -> PrivacyLoss:
-    """The loss of one draw from a row, of integers ``codes``, seen in the sum with ``draws``.
+    """The loss of one draw of an integer from ``codes``, where the adversary sees its sum with ``draws``.
 
-    All output laws lie between the (R, m) ``rows``, up to a relative distance ``gap``. ``local`` is the loss
-    where nothing else is in the sum.
+    The laws of that draw lie between the (R, m) ``rows``, up to a relative distance ``gap``. ``local`` is the
+    loss where nothing else is in the sum.
     """
     sums, uncovered = binomial_sums(draws.blanket, draws.number, draws.share, _BUCKETS)
     edges = np.linspace(-1.0, 1.0, _CELLS + 1) * (local.max_loss * (1.0 + 1e-9) + 1e-12)
@@ -134,7 +135,7 @@ def _cells(
         spread = np.zeros((len(rows), part.law.values.size + int(codes[-1])))
         for code, column in zip(codes.tolist(), rows.T, strict=True):
             spread[:, code : code + part.law.values.size] += column[:, None] * part.law.values
-        # Outputs that no row gives are left out. There are none that only some rows give: epsilon is finite.
+        # Leave out outputs that no row gives. As epsilon is finite, all others are possible for every row.
         spread = np.ascontiguousarray(spread[:, spread.max(axis=0) > 0.0])
         gather_cells(spread, np.log(spread) * per_loss, pairs, part.weight, first, second)
     return first, second
@@ -151,7 +152,7 @@ class _Hull:
 
     def curves(self, first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
         """(pairs, cells) the curve at the lower edge of each cell, and both laws' masses from there on."""
-        # From the top, where masses are small and count most, so that they keep their digits.
+        # Summed from the top, where masses are small and matter most, so that they keep their digits.
         top = np.cumsum(first[:, ::-1], axis=1)[:, ::-1]
         bottom = np.cumsum(second[:, ::-1], axis=1)[:, ::-1]
         return top - self._ratios * bottom, top, bottom
@@ -200,7 +201,7 @@ def _mixture(covered: PrivacyLoss, local: PrivacyLoss, share: float, infinity: f
 
 
 def _work(num_rows: int, codes: Ints, low: Ints, draws: float) -> float:
-    """About how many atoms have to be looked at for sums of that many draws."""
+    """About how many atoms have to be computed for sums of that many draws."""
     width = width_of_sum(codes, low.astype(np.float64), draws)
     pairs = num_rows * (num_rows - 1)
     return width * pairs * (_BUCKETS if pairs <= _ALL_PAIRS else _ROUGH_BUCKETS + 1)

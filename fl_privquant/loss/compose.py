@@ -1,23 +1,24 @@
 """Composition: the epsilon of many releases at a given delta, by the smallest of several bounds.
 
-What is composed is a list of parts, each a loss and how many times it occurs (coordinates times rounds).
-Pairs of normal laws compose exactly: their squared separations add up (Dong, Roth, Su 2022, Corollary 2), and
-so do the probabilities with which they reveal everything. For all other losses there are three valid bounds:
+What is composed is a list of parts. A part is the privacy loss of a release, and how many times the release
+occurs (coordinates times rounds). Pairs of normal laws compose exactly: their squared separations add up
+(Dong, Roth, Su 2022, Corollary 2), and so do the probabilities with which they reveal everything. For all
+other losses there are three valid bounds:
 
-**pure.** The sum of the largest losses; holds at every delta.
+**pure.** The sum of the largest losses. It holds at every delta.
 
-**rdp.** With K(r) = sum of count * log E exp(r * loss), r > 0, that is r times the Rényi divergence of order
-r + 1: as (1 - e^-x) e^(-r x) <= r^r / (1 + r)^(1 + r) for x >= 0,
+**rdp.** A bound by Rényi divergences. For r > 0 let K(r) = sum of count * log E exp(r * loss), which is r
+times the Rényi divergence of order r + 1. As (1 - e^-x) e^(-r x) <= r^r / (1 + r)^(1 + r) for x >= 0,
 
-    delta(epsilon) = E max(1 - exp(epsilon - loss), 0) <= r^r / (1 + r)^(1 + r) * exp(K(r) - r epsilon),
+    delta(epsilon) = E max(1 - exp(epsilon - loss), 0) <= r^r / (1 + r)^(1 + r) * exp(K(r) - r epsilon).
 
-which is solved for epsilon and minimised over r (Canonne, Kamath, Steinke 2020, Proposition 12). Any r gives
+This is solved for epsilon and minimised over r (Canonne, Kamath, Steinke 2020, Proposition 12). Any r gives
 a valid bound, so that the search for the best one may be approximate.
 
-**pld.** The law of the total loss itself, on a grid; see :func:`pld_epsilon`.
+**pld.** The privacy loss distribution: the law of the total loss itself, on a grid; see :func:`pld_epsilon`.
 
-Infinite losses. If a release has probability v of an infinite loss, all count of them together have at
-most count * v: it is taken off delta first.
+*Infinite losses.* If a release has an infinite loss with probability v, then with probability at most
+count * v any of its ``count`` occurrences has one. This probability is taken off delta first.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
 from fl_privquant.loss.response import NormalLoss
 
-# Rounding errors grow with the size of the grid, so that a small one is better, not only faster.
+# Sizes of the grid. Rounding errors grow with the size, so that a small grid is more accurate, too.
 _LEAST_GRID, _MOST_GRID = 1 << 14, 1 << 20
 # Grid points that the losses of a single release span at most.
 _MOST_SINGLE = 1 << 15
-# A finer grid is used if this one makes epsilon too large by more than this share.
+# A finer grid is tried as long as the grid makes epsilon too large by more than this share.
 _GRID_EXCESS = 2e-4
-# The least share of epsilon for which a grid is worth its time.
+# A grid is computed only if it may improve epsilon by at least this share.
 _WORTH_A_GRID = 1e-3
-# Log of the probability that is left outside the window, under the tilted law.
+# Log of the probability, under the tilted law, that is left outside the window on either side.
 _LOG_OUTSIDE = math.log(1e-13)
 # Rounding unit, with room for the constants of Higham, "Accuracy and Stability of Numerical Algorithms",
 # Theorem 24.2: an FFT of size N has a relative error in the 2-norm below log2(N) * 8 units.
 _UNIT = 2.0**-53
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-# Rates beyond this change a bound by less than 1e-9 of delta's logarithm.
+# The range of rates r that is searched. Rates beyond it change a bound by less than 1e-9 of log(delta).
 _MAX_LOG_RATE, _MIN_LOG_RATE = math.log(1e9), math.log(1e-9)
 
 
 class Moments(Protocol):
-    """The interface that the Rényi bound needs; :class:`PrivacyLoss` and norm bounds implement it."""
+    """The part of a loss that the Rényi bound needs; :class:`PrivacyLoss` and norm bounds implement it."""
 
     @property
     def infinity(self) -> float:
@@ -128,7 +129,8 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
         bounds.append(Bound(quick_epsilon(parts, delta), "rdp"))
     elif delta > 0.0:
         renyi, rate = renyi_epsilon(parts, delta)
-        # Moments that are known at some rates only have several minima: the search may end in a worse one.
+        # If moments are interpolated between a few rates, the bound has several minima, and the search may
+        # end in a worse one than the best of the fixed rates.
         bounds.append(Bound(min(renyi, quick_epsilon(parts, delta)), "rdp"))
         if renyi < math.inf and _worth_a_grid(parts, renyi):
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
@@ -137,7 +139,7 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
 
 
 def _normal_epsilon(pairs: Sequence[tuple[NormalLoss, int]], delta: float) -> float:
-    """The epsilon of normal pairs, rounded up; their probabilities of revealing all are taken off delta."""
+    """The epsilon of normal pairs, rounded up. The probability that one reveals all is taken off delta."""
     squares = math.fsum(count * loss.separation**2 for loss, count in pairs)
     revealed = math.fsum(count * loss.infinity for loss, count in pairs)
     return gaussian_epsilon(math.sqrt(squares) * (1.0 + ROUNDING), delta - revealed * (1.0 + ROUNDING))
@@ -162,7 +164,7 @@ def pure_epsilon(parts: Sequence[Part]) -> float:
 
 
 def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
-    """The Rényi bound on epsilon at ``delta``, and the rate (order less one) that gives it."""
+    """The Rényi bound on epsilon at ``delta``, and the rate r (the order minus one) that gives it."""
     left = delta - math.fsum(part.count * part.loss.infinity for part in parts)
     if left <= 0.0:
         return math.inf, 1.0
@@ -177,7 +179,7 @@ def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
 
 
 def epsilon_at_rate(total: float, log_delta: float, rate: float) -> float:
-    """The Rényi bound on epsilon at one rate, for a total of log moments; it may be negative."""
+    """The Rényi bound on epsilon at one rate r, where ``total`` is K(r); it may be negative."""
     return (total - log_delta - math.log1p(rate)) / rate - math.log1p(1.0 / rate)
 
 
@@ -189,7 +191,7 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
     total = np.zeros(_RATES.size)
     for part in parts:
         total += part.count * _moments(part.loss)
-    # Each part is rounded upwards; this covers the rounding of the sum.
+    # The moments of each part are rounded up already; this covers the rounding of their sum.
     total += 1e-13 * np.abs(total)
     bounds = (total - math.log(left) - np.log1p(_RATES)) / _RATES - np.log1p(1.0 / _RATES)
     return max(float(np.nanmin(bounds)), 0.0)
@@ -211,36 +213,40 @@ def _moments(loss: Moments) -> Floats:
 def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
     """The epsilon at ``delta`` > 0 from the law of the total loss, computed on a grid: an upper bound.
 
-    Every loss of the parts is a :class:`PrivacyLoss`. ``rate`` is the tilt r of the notes: any r > 0 gives a
-    valid bound, and the one that :func:`renyi_epsilon` returns an accurate one.
+    Every loss of the parts must be a :class:`PrivacyLoss`. ``rate`` is the tilt r of the notes. Any r > 0
+    gives a valid bound; the rate that :func:`renyi_epsilon` returns gives an accurate one.
 
     Notes
     -----
+    The law of the total loss is a convolution of the laws of all losses, which is computed by FFT. These
+    notes say why the result is an upper bound in spite of the grid, the finite window and rounding.
+
     *Grid.* Each loss is moved to a grid of step h by :meth:`PrivacyLoss.on_grid`, which can only make it
     worse, by about count * h^2 / 8 in total.
 
-    *Tilt.* With p the law of one loss and M = E exp(r * loss), the law t(k) = p(k) e^(r h k) / M is a
-    probability law, and the total has probability exp(K - r x) T(x) at x, T the convolution of all t. T is
+    *Tilt.* An FFT has an absolute error, which would swamp a small delta. So laws are tilted before the
+    transform. With p the law of one loss and M = E exp(r * loss), t(k) = p(k) e^(r h k) / M is a probability
+    law. The total then has probability exp(K - r x) T(x) at x, where T is the convolution of all t. T is
     centred where delta is reached, so T is computed to full *relative* accuracy there, however small delta
-    is:
+    is. With y = x - epsilon,
 
-        delta(epsilon) = exp(K - r epsilon) * sum over x > epsilon of T(x) e^(-r (x - epsilon)) (1 - e^-(x -
-        epsilon)).
+        delta(epsilon) = exp(K - r epsilon) * sum over x > epsilon of T(x) e^(-r y) (1 - e^-y).
 
-    *Window.* T is computed modulo a window. What lies below the window is folded into it, which adds; what
-    lies above has, by Chernoff's bound, probability at most tau under T, and adds at most tau * exp(K - r
-    epsilon).
+    *Window.* T is computed modulo a window. The part below the window is folded into it, which only adds to
+    delta. The part above has, by Chernoff's bound, probability at most tau under T, and adds at most
+    tau * exp(K - r epsilon).
 
-    *Rounding.* A transform F_i of t_i has an error of at most e_i = 8 u log2(N) ||t_i|| sqrt(N) at each
-    frequency, and so |product of (F_i + error)^count_i - product of F_i^count_i| is at most (product of
-    (|F_i| + e_i)^count_i) * sum of count_i e_i / (|F_i| + e_i). Averaged over frequencies this bounds the
-    error of every T(x); with the error of the inverse transform it is added to every T(x).
+    *Rounding.* Let u be the rounding unit and N the size of the grid. The transform F_i of t_i has an error
+    of at most e_i = 8 u log2(N) ||t_i|| sqrt(N) at each frequency. So the difference of the products of
+    (F_i + error)^count_i and of F_i^count_i is at most (product of (|F_i| + e_i)^count_i) * sum of count_i
+    e_i / (|F_i| + e_i). The mean of this over frequencies bounds the error of every T(x). Together with the
+    error of the inverse transform it is added to every T(x).
     """
     losses = [(part.loss, part.count) for part in parts if isinstance(part.loss, PrivacyLoss)]
     left = delta - math.fsum(count * loss.infinity for loss, count in losses)
     if len(losses) < len(parts) or left <= 0.0:
         return math.inf
-    # With a steeper tilt exp(rate * loss) would overflow, or concentrate on rounding errors.
+    # With a steeper tilt, exp(rate * loss) would overflow, or the tilted law would be mostly rounding errors.
     largest = max(float(np.abs(loss.losses).max()) for loss, _ in losses)
     rate = min(rate, 300.0 / max(largest, 1e-6))
     exact = math.fsum(count * loss.log_moment(rate) for loss, count in losses)
@@ -252,7 +258,7 @@ def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
         excess, allowed = total.log_moment - exact, _GRID_EXCESS * best * rate
         if excess <= allowed < math.inf or size >= _MOST_GRID or total.step > 0.6 * step:
             return best
-        # The excess falls with the square of the step, and so with that of the size.
+        # The excess falls with the square of the step, and so in inverse proportion to the squared size.
         factor = math.sqrt(excess / allowed) if 0.0 < allowed < math.inf else 8.0
         size, step = min(size << max(math.ceil(math.log2(factor)), 1), _MOST_GRID), total.step
 
@@ -274,7 +280,7 @@ class _Total:
         span = max(float(loss.losses[-1] - loss.losses[0]) for loss, _ in losses)
         step = max((high - low) / (size - 4), span / _MOST_SINGLE, 1e-12)
         top = max(float(loss.losses[-1]) for loss, _ in losses)
-        # The largest losses matter most: a grid that contains them does not enlarge them.
+        # The largest losses matter most. If the grid contains the largest one, that loss is not enlarged.
         if top >= step:
             step = top / math.floor(top / step)
         log_moment = log_tail = largest = 0.0
@@ -301,7 +307,7 @@ class _Total:
             log_magnitude += count * np.log(magnitude)
             relative += count * error / magnitude
             phase *= _power(transform / magnitude, count)
-        # The factor 2 covers the rounding of tilted masses and of powers: one unit each, for each count.
+        # The factor 2 covers the rounding of tilted masses and of powers: one unit each per occurrence.
         product = np.exp(log_magnitude)
         wrong = 2.0 * (product * relative).sum() / size
         tilted = np.fft.irfft(phase * product, size)
@@ -320,7 +326,7 @@ class _Total:
             return math.inf
         if high <= max(-self.first, 0):
             return max(self._at(high), 0.0)
-        # Between two points the sum is alpha - beta e^epsilon: solved for epsilon.
+        # Between two grid points the sum is alpha - beta e^epsilon, which is solved for epsilon.
         scale = self._scale(high)
         alpha, beta = self._sums(high)
         rest = delta / scale - self.outside * math.exp(self.rate * self.step)
@@ -329,7 +335,7 @@ class _Total:
         return float(max(self._at(high) + min(max(inside, -self.step), 0.0), 0.0) * (1.0 + 4.0 * _UNIT))
 
     def _first_within(self, delta: float) -> int:
-        """Index of the first grid point at which delta is reached: it falls about as exp(-rate epsilon)."""
+        """Index of the first grid point with delta small enough; delta falls about as exp(-rate epsilon)."""
         low, high = max(-self.first, 0) - 1, self.tilted.size
         index, guided = (low + high) // 2, True
         while high - low > 1:
@@ -340,7 +346,7 @@ class _Total:
                 low = index
             middle = (low + high) // 2
             if guided and 0.0 < here < math.inf:
-                # One step further than the slope says, so that two neighbours soon enclose the answer.
+                # Go one point further than the slope says, so that two neighbours soon enclose the answer.
                 away = math.log(here / delta) / (self.rate * self.step)
                 guess = index + math.floor(min(max(away, -1e9), 1e9)) + (1 if away >= 0.0 else 0)
                 index = guess if low < guess < high else middle
@@ -365,7 +371,7 @@ class _Total:
         scale = self._scale(index)
         if math.isinf(scale):
             return math.inf
-        # Without the operator @, for which BLAS would start threads.
+        # The operator @ is avoided because BLAS would start threads for it.
         excess = float((self.tilted[index:] * self._excess[: self.tilted.size - index]).sum())
         return scale * (excess * (1.0 + 1e-12) + self.outside)
 
@@ -375,15 +381,15 @@ class _Total:
 
     @cached_property
     def _excess(self) -> Floats:
-        """The contribution to delta of a total that far above epsilon, up to the common scale."""
+        """The contribution to delta, up to a common factor, of a total loss that far above epsilon."""
         return np.asarray(np.exp(-self.rate * self._beyond) * -np.expm1(-self._beyond))
 
 
 def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, float, float]:
-    """The range of totals that holds the tilted law, except for about exp(_LOG_OUTSIDE) on either side.
+    """The range of total losses outside of which the tilted law has about exp(_LOG_OUTSIDE) on either side.
 
-    The third number is the shift of the rate that gives the upper end. Any shift bounds the tail; this one is
-    nearly the best.
+    The third number is the shift of the rate with which Chernoff's bound gives the upper end. Any shift
+    bounds the tail; this one is nearly the best.
     """
 
     def total(at: float) -> float:
@@ -408,7 +414,7 @@ def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, 
 
 
 def _power(unit: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """The power, of numbers of modulus at most 1, by repeated squaring: an error of at most 4 count units."""
+    """Powers of numbers of modulus at most 1 by repeated squaring, with an error of at most 4 count units."""
     result = np.ones_like(unit)
     square = unit.copy()
     remaining = count
@@ -427,7 +433,7 @@ def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
         return loss.max_loss if loss.infinity == 0.0 else math.inf
     if loss.delta(0.0) <= delta:
         return 0.0
-    # The first of the losses at which delta is small enough, by bisection.
+    # Bisection for the first of the losses at which delta is small enough.
     before, enough = int(np.searchsorted(loss.losses, 0.0, side="right")) - 1, loss.losses.size - 1
     while enough - before > 1:
         between = (before + enough) // 2
@@ -438,7 +444,7 @@ def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
     constant = float(loss.masses[enough:].sum()) - (delta - loss.infinity) / (1.0 + loss.slack)
     factor = float((loss.masses[enough:] * np.exp(highest - loss.losses[enough:])).sum())
     solved = highest + math.log(min(max(constant / factor, 1e-300), 1.0)) if factor > 0.0 else highest
-    # The solution may be wrong in its last digits, which are found by bisection from above.
+    # The solution may be wrong in its last digits. Bisection finds these, and keeps a bound from above.
     low, high = max(solved, 0.0) * (1.0 - _SOLVED_ROOM), min(max(solved, 0.0) * (1.0 + _SOLVED_ROOM), highest)
     if loss.delta(low) <= delta or loss.delta(high) > delta:
         low, high = 0.0, highest

@@ -26,11 +26,11 @@ from fl_privquant.array_types import Ints
 from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-# Numbers that are sorted at a time, which limits the memory to some 100 MB.
+# How many numbers are sorted at a time, which limits the memory to some 100 MB.
 _BLOCK = 1 << 21
-# Directions whose tangent points span a first hull, below which other points are discarded.
+# In this many directions tangent points are found. Points below the hull of these are discarded.
 _DIRECTIONS = 512
-# Points closer than this to the first hull, in units of 2^-32, are kept: floats could be wrong there.
+# Points closer than this to that hull, in units of 2^-32, are kept because floats could be wrong there.
 _UNSURE = 64.0
 
 

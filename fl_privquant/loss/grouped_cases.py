@@ -1,28 +1,33 @@
 r"""Laws of two rows, and the worst case of the other clients in a secure sum, bounded for many cases at once.
 
-By step 1 of :mod:`fl_privquant.loss.two_row_sums`, every other client is at one of the two rows, and a case
-is how many of them are at the upper one. There are as many cases as clients: too many to look at each.
+By step 1 of :mod:`fl_privquant.loss.two_row_sums`, every other client is at one of the two rows in the worst
+case, and a *case* is the number of other clients at the upper row. There are as many cases as clients, too
+many to compute each. This module bounds a *group* of neighbouring cases by one law, which is proved here.
 
-In the cases with first..last clients at the upper row, ``first`` are at the upper and n - 1 -
-``last`` at the lower row for certain. Of the g = last - first others it is known only that each is at one of
-the rows. One law covers all these cases, as follows.
+Take the cases with ``first`` to ``last`` clients at the upper row. Then ``first`` clients are at the upper
+row and n - 1 - ``last`` at the lower row in every case of the group. The rows of the remaining
+g = last - first *undecided* clients differ from case to case.
 
-* With a probability c such a client draws from the part that the two rows have in common, whatever its row.
-  Tell the adversary which clients do so, and leave the others out of the sum. Leaving out a client can only
-  reveal more: the sum with it is the sum without it plus independent noise.
+* *Common part.* Let c be the probability that the two rows have in common: the sum over outputs of the
+  smaller of the two probabilities. With probability c an undecided client draws from this common part,
+  whatever its row. Tell the adversary which of them do so, and leave the other undecided clients out of the
+  sum. Leaving out a client can only reveal more: its code is independent noise on the sum without it.
 * *Blocks.* The sum of b draws from the upper row has nearly the law of b draws from the lower row, shifted by
-  a whole number s, if s is nearly b times the difference of the two means. So the two laws have a far larger
-  part in common than single draws, once one of them is shifted; a known shift of the sum reveals nothing. Let
-  g >= b - 1 + k b. With j clients at the upper row put q = min(k, floor(j / b)) blocks of b of them together,
-  and k - q blocks of clients at the lower row; of the g - k b that are left, j - q b are at the upper row.
-  All of them, blocks and single draws, are *units*, and each is drawn from its common part or left out.
-* *Mixture.* How many units are left out is random, and told. Let T_1 > T_2 > ... bound the probabilities that
-  more units are left out than numbers M_1 < M_2 < ..., of either kind. With H_i the divergence if M_i are,
-  which grows with i, the mean divergence is at most H_1 + T_1 (H_2 - H_1) + T_2 (H_3 - H_2) + ...: that of a
-  mixture of these sums, of which it is known which one holds. What is left, 1e-30, is charged as a cut tail.
+  a whole number s, if s is nearly b times the difference of the two means. So once one of them is shifted,
+  the two laws of such a *block* have a far larger part in common than single draws; and a known shift of the
+  sum reveals nothing. Let g >= b - 1 + k b. In a case with j undecided clients at the upper row, put
+  q = min(k, floor(j / b)) blocks of b of these together, and k - q blocks of clients at the lower row. Of the
+  g - k b clients that are left, j - q b are at the upper row. So every case has k blocks and g - k b single
+  draws. All of them are *units*: each unit is drawn from its common part, or is left out.
+* *Mixture.* The number of units that are left out is random, and the adversary is told it. Choose numbers
+  M_1 < M_2 < ... for each of the two kinds of units, and let T_1 > T_2 > ... bound the probabilities that
+  more than M_i units of either kind are left out. Let H_i be the divergence if M_i are left out; it grows
+  with i. Then the mean divergence is at most H_1 + T_1 (H_2 - H_1) + T_2 (H_3 - H_2) + ..., which is that of
+  a mixture of these sums of which the adversary knows the component. The probability of more than the last
+  M_i, some 1e-30, is charged as a cut tail.
 
-Groups are as large as possible while their bounds stay within that of the worst case known so far, plus a
-small tolerance. The largest bound of all groups holds, whatever the groups are.
+A group is made as large as possible while its bound exceeds the largest single case computed so far by no
+more than a small tolerance. The largest bound of all groups is valid, whatever the groups are.
 """
 
 from __future__ import annotations
@@ -41,44 +46,46 @@ from fl_privquant.loss.normal_pairs import pair_separation
 from fl_privquant.loss.renyi import is_continuous, slopes_of
 
 MOST_CELLS = 64
-"""Cells of distances beyond which nothing is certified."""
+"""The most cells of distances (step 2 of the proof) that are computed; laws that need more are refused."""
 
 _UNIT = 2.0**-53
-# Tails of less than this probability are cut off after each convolution; it is far below what is spared.
+# Tails of less than this probability are cut off after each convolution. It is far below any slack.
 _CUT = 1e-30
-# All convolutions are direct, as the error of an FFT would exceed what may be spared.
+# All convolutions are direct, because the error of an FFT would exceed the slack.
 _DIRECT = 1 << 62
-# How far above the worst case the bound may be, as a share, with at least so many others; less with fewer.
+# The share by which a group's bound may exceed the worst case if there are at least _MANY_OTHERS other
+# clients; with fewer clients it is smaller.
 _TOLERANCE, _MANY_OTHERS = 2e-5, 25_000
-# Multiplications after which the tolerance doubles: so many bounds of groups, at least and at most.
+# The tolerance doubles after about _WORK multiplications: after 16 bounds of groups at least, 400 at most.
 _WORK, _LEAST_BOUNDS, _MOST_BOUNDS = 4e8, 16, 400
-# Probabilities with which more single draws, and more blocks, are left out than in each law of the mixture.
+# For each component of the mixture, the probability that more single draws, or more blocks, are left out.
 _RARELY_MORE_DRAWS = (0.3, 0.03, 1e-3, 1e-8, 1e-30)
 _RARELY_MORE_BLOCKS = (0.3, 0.3, 1e-2, 1e-6, 1e-30)
-# The fewest draws of a block, and the fewest blocks that all draws must be enough for.
+# A block has at least this many draws, and the other clients must be enough for this many blocks.
 _LEAST_BLOCK, _LEAST_BLOCKS = 8, 8
-# Cases that are computed first, evenly spaced; and the factor by which guesses of costs are enlarged.
+# The number of evenly spaced cases that are computed first, and the factor by which guesses are enlarged.
 _PROBED, _GUESS_ROOM = 5, 1.15
-# Least number of draws that are left out, where it is a divisor.
+# Avoids a division by zero where (almost) no draws are left out.
 _LEAST_LEFT_OUT = 1e-9
-# With at least so many bits a binomial law is more accurate than repeated convolutions.
+# From this many bits on, the formula of a binomial law is more accurate than repeated convolutions.
 _MANY = 256
-# Rounding units of rows a little beyond the two: they are differences, of at least a hundredth of the terms.
+# Rounding errors, in units, of rows a little beyond the two (step 2): these are differences of two terms,
+# and are at least a hundredth as large as the terms.
 _ROW_UNITS = 512
 
 
 @dataclass(frozen=True, eq=False)
 class TwoRows:
-    """A law of two rows ``low`` and ``high``, at the two ends of the inputs, over (m,) increasing codes.
+    """A law of two rows of probabilities over (m,) increasing codes: ``low`` and ``high``, one at each end.
 
-    Two of them are equal if all their numbers are.
+    Two such laws are equal if all their numbers are.
     """
 
     codes: Ints
     low: Floats
     high: Floats
     slope: float
-    """Largest change of the share of the upper row, for inputs at distance 1."""
+    """Largest change of the upper row's share between two inputs at distance 1."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TwoRows) and self._numbers == other._numbers
@@ -92,7 +99,7 @@ class TwoRows:
 
     @classmethod
     def of(cls, table: CertifiedTable) -> TwoRows | None:
-        """The two rows of a table with one piece, or of a continuous one with two levels; else None."""
+        """The two rows of a table with one piece, or of a continuous table with two levels; else None."""
         law = table.law
         codes = table.codebook.codes
         codes = (codes - codes[0]) // max(int(np.gcd.reduce(codes - codes[0])), 1)
@@ -108,19 +115,19 @@ class TwoRows:
 
     @classmethod
     def bit(cls, rare: int) -> TwoRows:
-        """One bit that is 1 with weight ``rare`` of 2^32 at the lower end, and 0 at the upper."""
+        """One bit. It is 1 at the lower end, and 0 at the upper end, with probability ``rare`` / 2^32."""
         low = np.array([TOTAL_WEIGHT - rare, rare]) / TOTAL_WEIGHT
         return cls(np.array([0, 1]), low, low[::-1].copy(), 0.5)
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether codes mirror, and each row is the other's mirror image."""
+        """Whether the codes are their own mirror image, and each row is the mirror image of the other."""
         mirrors = np.array_equal(self.codes, self.codes[-1] - self.codes[::-1])
         return mirrors and np.array_equal(self.low, self.high[::-1])
 
     @cached_property
     def num_cells(self) -> int:
-        """Cells of distances of shares that keep the rows of step 2 from having negative entries."""
+        """The number of cells with which the rows of step 2 have no negative entries."""
         rise = np.abs(self.high - self.low)
         least = np.minimum(self.low, self.high)
         if np.any((least == 0.0) & (rise > 0.0)):
@@ -128,29 +135,30 @@ class TwoRows:
         return max(math.ceil(0.5 * float((rise[rise > 0.0] / least[rise > 0.0]).max(initial=0.0)) * 1.01), 1)
 
     def width(self, copies: int) -> float:
-        """About how many points the sum of so many draws has, tails cut off."""
+        """About how many points the sum of ``copies`` draws has once its tails are cut off."""
         widest = max(width_of_sum(self.codes, row, copies) for row in (self.low, self.high))
         return 1.15 * widest
 
     def row(self, share: float) -> Floats:
-        """The row of a share, on all codes from 0."""
+        """The row at a share, as probabilities of all integers from 0 to the largest code."""
         return self.listed(self.low + share * (self.high - self.low))
 
     def listed(self, weights: Floats) -> Floats:
-        """Weights of the codes, on all integers from 0."""
+        """Weights of the codes as weights of all integers from 0 to the largest code."""
         return LatticeLaw.of(self.codes, weights).values
 
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Draws that are all from the lower or all from the upper row, and the common part of these two laws."""
+    """One draw or a block of draws, all from the lower or all from the upper row, and their common part."""
 
     draws: int
     common: float
-    """The probability of the common part, rounded down; ``law`` is its law."""
+    """The probability of the common part, rounded down."""
     law: LatticeLaw
+    """The law of a draw from the common part."""
     rarely: tuple[float, ...]
-    """Probabilities with which more units are left out than are counted, for :meth:`left_out`."""
+    """For each component of the mixture, how rarely more units may be left out than it counts."""
 
     @classmethod
     def of(cls, draws: int, least: Floats, rarely: tuple[float, ...]) -> _Unit:
@@ -159,34 +167,34 @@ class _Unit:
         return cls(draws, float(least.sum()) * (1.0 - least.size * _UNIT), law, rarely)
 
     def left_out(self, number: int) -> tuple[list[int], Floats]:
-        """How many of ``number`` units are left out, and the probability, rounded up, of more.
+        """How many of ``number`` units each component of the mixture leaves out, and the chance of more.
 
-        One of each for every probability of ``rarely``.
+        The chances are rounded up.
         """
         if number == 0 or self.common >= 1.0:
             return [0] * len(self.rarely), np.zeros(len(self.rarely))
         coin = np.array([self.common, 1.0 - self.common])
         counts = binomial_law(number, coin, _UNIT / coin.min(), 0.1 * self.rarely[-1])
-        # The probabilities of more than the first number, more than the second, and so on.
+        # more[i] is the probability of more than counts.first + i.
         more = np.append(np.cumsum(counts.values[:0:-1])[::-1], 0.0)
         more = more * (1.0 + counts.relative + counts.values.size * _UNIT) + counts.lost
         places = [int(np.argmax(more <= chance)) for chance in self.rarely]
         return [counts.first + place for place in places], more[places]
 
     def usually_left_out(self, number: int) -> float:
-        """About how many draws of ``number`` units are left out."""
+        """About how many draws are left out with ``number`` units."""
         mean = number * (1.0 - self.common)
         return self.draws * min(mean + 2.0 * math.sqrt(mean), number)
 
 
 @dataclass(eq=False)
 class OtherClients:
-    """The other draws of a sum, ``others`` in number, each at one of the two rows of the law."""
+    """The draws of a sum besides the protected one: ``others`` of them, each at one of the law's two rows."""
 
     law: TwoRows
     others: int
     spare: float
-    """The probability that may be spared at a distance of 1 of the two shares."""
+    """The slack s of the proof: that of two shares at distance 1."""
     _sums: dict[tuple[LatticeLaw, int], LatticeLaw] = field(default_factory=dict)
 
     def worst(self) -> float:
@@ -194,31 +202,31 @@ class OtherClients:
         cases = sorted({round(share * (self._end - 1)) for share in np.linspace(0.0, 1.0, _PROBED)})
         separations = [self._bound(case, 1) for case in cases]
         exact = largest = max(separations)
-        first, looked_at, dearer = 0, 0, 1.0
+        first, looked_at, cost_factor = 0, 0, 1.0
         while first < self._end and math.isfinite(largest):
-            usual = float(np.interp(first, cases, separations))
+            expected = float(np.interp(first, cases, separations))
             size = self._end - first
             while True:
                 allowed = exact * (1.0 + self._tolerance(looked_at))
-                excess = allowed / usual - 1.0 if usual > 0.0 else 1.0
-                size = self._affordable(excess / dearer, size)
+                excess = allowed / expected - 1.0 if expected > 0.0 else 1.0
+                size = self._affordable(excess / cost_factor, size)
                 bound = self._bound(first, size)
                 looked_at += 1
                 if size == 1:
                     exact = max(exact, bound)
                     break
-                cost = (bound / usual - 1.0) / self._lost_share(size) if usual > 0.0 else 0.0
+                cost = (bound / expected - 1.0) / self._lost_share(size) if expected > 0.0 else 0.0
                 if bound <= allowed:
-                    dearer = max(_GUESS_ROOM * cost, 0.5 * dearer)
+                    cost_factor = max(_GUESS_ROOM * cost, 0.5 * cost_factor)
                     break
-                dearer = max(_GUESS_ROOM * cost, dearer)
+                cost_factor = max(_GUESS_ROOM * cost, cost_factor)
                 size = (3 * size + 3) // 4
             largest = max(largest, bound)
             first += size
         return largest
 
     def probed(self) -> float:
-        """The separation in two cases only: all others at the lower row, and the last case."""
+        """The separation in two cases only: all others at the lower row, and the last case. No bound."""
         return max(self._bound(0, 1), self._bound(self._end - 1, 1))
 
     @property
@@ -226,13 +234,13 @@ class OtherClients:
         return self.others // 2 + 1 if self.law.symmetric else self.others + 1
 
     def _tolerance(self, looked_at: int) -> float:
-        """How far above the worst case the bound may be after so many bounds of groups, as a share."""
+        """The share by which a bound may exceed the worst case, after ``looked_at`` bounds of groups."""
         patience = min(max(_WORK / self.law.width(self.others) ** 2, _LEAST_BOUNDS), _MOST_BOUNDS)
         few = min(self.others / _MANY_OTHERS, 1.0) ** 2
         return float(_TOLERANCE * few * 2.0 ** (looked_at // patience))
 
     def _affordable(self, share: float, most: int) -> int:
-        """About the size of the largest group whose bound is too large by no more than that share."""
+        """About the largest size of a group, up to ``most``, whose bound is at most that share too large."""
         fits, too_large = 1, most + 1
         while too_large - fits > 1:
             middle = (fits + too_large) // 2
@@ -240,12 +248,12 @@ class OtherClients:
         return fits
 
     def _lost_share(self, size: int) -> float:
-        """About the share by which the bound of a group of so many cases is above their separation."""
+        """About the share by which the bound of a group of ``size`` cases exceeds their separation."""
         left_out = math.fsum(unit.usually_left_out(number) for unit, number in self._units(size))
         return 0.5 * max(left_out, _LEAST_LEFT_OUT) / self.others
 
     def _units(self, size: int) -> list[tuple[_Unit, int]]:
-        """The units of those draws whose rows differ within a group of ``size`` cases, and their numbers."""
+        """The units of the undecided draws of a group of ``size`` cases, and how many there are of each."""
         draws, block = size - 1, self._block
         blocks = 0 if block is None else max(draws + 1 - block.draws, 0) // block.draws
         if block is None or blocks == 0:
@@ -260,7 +268,7 @@ class OtherClients:
 
     @cached_property
     def _block(self) -> _Unit | None:
-        """The unit of as many draws as shift the mean by about one; None if these are too few or too many."""
+        """The unit of as many draws as shift the mean by about 1; None if these are too few or too many."""
         rise = float((self.law.high - self.law.low) @ self.law.codes)
         draws = round(1.0 / max(abs(rise), 1e-9))
         if not _LEAST_BLOCK <= draws <= self.others // _LEAST_BLOCKS:
@@ -273,13 +281,13 @@ class OtherClients:
             law.values[start - law.first : end - law.first] * (1.0 - law.relative) for law in (lower, upper)
         )
         least = np.minimum(*both)
-        # On a lattice with gaps a shift may leave nothing in common.
+        # On a lattice with gaps the two shifted laws may have nothing in common.
         if least.sum() < 0.5:
             return None
         return _Unit.of(draws, least, _RARELY_MORE_BLOCKS)
 
     def _bound(self, first: int, size: int) -> float:
-        """A bound for all cases with ``first`` to ``first + size - 1`` clients at the upper row."""
+        """A bound of the separation in all cases with ``first`` to ``first + size - 1`` at the upper row."""
         lower = self.others - first - (size - 1)
         others = convolve(self._power(self._upper, first), self._power(self._lower, lower), _DIRECT, _CUT)
         mixture = [WeightedLaw(others, 1.0)] if size == 1 else self._mixture(others, self._units(size))
@@ -292,7 +300,7 @@ class OtherClients:
         return max(separations)
 
     def _mixture(self, others: LatticeLaw, units: list[tuple[_Unit, int]]) -> list[WeightedLaw]:
-        """The sums without the units that are left out, one for each number of these, the largest first."""
+        """The components of the mixture. The one that leaves out the most units comes first."""
         counts = [(unit, number, *unit.left_out(number)) for unit, number in units]
         more = np.sum([chances for *_, chances in counts], axis=0)
         weights = -np.diff(more[:-1], prepend=1.0, append=0.0)
@@ -306,7 +314,7 @@ class OtherClients:
         return mixture
 
     def _pair(self, mixture: list[WeightedLaw], middle: float, distance: float) -> float:
-        """The separation of two shares at a distance; the adversary knows which law of the mixture holds."""
+        """The separation of two shares at a distance; the adversary knows the component of the mixture."""
         rows = (self.law.row(middle + sign * 0.5 * distance) for sign in (1.0, -1.0))
         first, second = (
             np.concatenate([part.weight * np.convolve(row, part.law.values) for part in mixture])
@@ -328,14 +336,14 @@ class OtherClients:
         return LatticeLaw(0, self.law.listed(self.law.high), 0.0)
 
     def _power(self, one: LatticeLaw, count: int) -> LatticeLaw:
-        """The law of the sum of ``count`` draws from one law, computed once."""
+        """The law of the sum of ``count`` draws from one law. Each is computed once, and kept."""
         key = (one, count)
         if key not in self._sums:
             self._sums[key] = self._sum_of(one, count)
         return self._sums[key]
 
     def _sum_of(self, one: LatticeLaw, count: int) -> LatticeLaw:
-        """The law of such a sum: binomial for many bits, else convolved from powers of two of the draws."""
+        """The law of that sum: binomial for many bits, else convolved by repeated doubling."""
         bit = count & -count
         if count == 0:
             return LatticeLaw(0, np.ones(1), 0.0)

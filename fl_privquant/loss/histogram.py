@@ -1,32 +1,35 @@
 """The aggregate view of a table on a fine lattice: bounded by the histogram of the codes, not by their sum.
 
-The blanket argument (:mod:`fl_privquant.loss.blanket`) convolves codes. Where they are fine, such as
-0, 613, 3482, 4095, the sums of a thousand of them have a million values. Give the adversary more than the
-sum: *how often* each output occurs among the K blanket draws and the protected client's code. The sum is a
-function of that histogram, so that this is a bound for it, which no longer depends on the codes.
+The blanket argument (:mod:`fl_privquant.loss.blanket`) convolves codes. If these lie on a fine lattice, such
+as 0, 613, 3482, 4095, the sum of a thousand codes has some million values. Give the adversary more
+than the sum: *how often* each output occurs among the K blanket draws and the protected client's code. The
+sum is a function of that histogram, so what the histogram reveals bounds what the sum reveals, and this bound
+does not depend on the codes.
 
-**One dimension.** With b the blanket, the histogram n of N = K + 1 codes, one of them from row P, has
-probability Multinomial_N,b(n) * sum of P_i n_i / (N b_i). So for rows P, P'
+**The curve as a sum of independent variables.** With b the blanket, the histogram n of N = K + 1 codes, one
+of them from row P, has probability Multinomial_N,b(n) * sum of P_i n_i / (N b_i). So the hockey-stick curve
+of rows P, P' given K is
 
     H_K(a) = E max(Z_1 + ... + Z_N, 0) / N,     independent Z = (P_i - a P'_i) / b_i with probability b_i.
 
-**All pairs of rows at once.** A variable is below another in convex order if E max(Z - t, 0) is, for all t,
-and the means are equal; then so are their sums. For Z as above the mean is 1 - a for every pair of rows, and
+**All pairs of rows at once.** A variable Z is below another one in *convex order* if E max(Z - t, 0) is for
+all t, and the means are equal. Sums of independent copies are then ordered in the same way. For Z as above
+the mean is 1 - a for every pair of rows, and
 
     E max(Z - t, 0) = max over sets S of outputs of P(S) - a P'(S) - t b(S).
 
 Its largest value over all pairs, the maximum over S of [max P(S)] - a [min P'(S)] - t b(S), is convex in t
-with slopes from -1 to 0: it belongs to a variable Z* that is above every Z. Between the points of a grid of t
-it is interpolated linearly, which is again convex and larger: Z* then lives on the grid, and its sums
-are convolutions.
+with slopes from -1 to 0. So it belongs to a variable Z* that is above every Z. Between the points of a grid
+of t it is interpolated linearly, which is again convex and larger. Z* then takes values on the grid only, and
+the laws of its sums are convolutions.
 
-**The curve** H is convex, so its chords between some a are above it, and so is the lower convex hull of upper
-bounds at these a. For a < 1, H(a) = 1 - a + a H(1 / a), as all pairs occur in both orders. A convex curve
-with corners is a pair of laws with an atom at each corner.
+**From a few points to a curve.** H is convex, so its chords between some a are above it, and so is the lower
+convex hull of upper bounds at these a. For a < 1, H(a) = 1 - a + a H(1 / a), as all pairs occur in both
+orders. A convex curve with corners is that of a pair of laws with an atom at each corner.
 
-In the Gaussian limit the bound is larger than that of the sum by the root of sum of (P_i - P'_i)^2 / b_i,
-times the variance of a blanket code, over the squared difference of the means: 0 to 2 % at an epsilon of 1,
-12 % at 4.
+**How much is lost.** In the Gaussian limit the bound exceeds that of the sum by a factor: the root of sum of
+(P_i - P'_i)^2 / b_i, times the variance of a blanket code, over the squared difference of the means. This is
+0 to 2 % at an epsilon of 1, and 12 % at 4.
 
 Reference: Balle, Bell, Gascon, Nissim, "The Privacy Blanket of the Shuffle Model", CRYPTO 2019, Lemma 5.3 for
 H_K; the variable Z* is ours.
@@ -43,13 +46,14 @@ from fl_privquant.array_types import Floats
 from fl_privquant.law.lattice import LatticeLaw, binomial_floors, convolve, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 
-# Outputs of which all sets are enumerated, and else the most products of pairs and outputs.
+# Up to this many outputs all sets S are enumerated; with more, all pairs of rows, if the number of pairs
+# times outputs is at most _MOST_PAIRS.
 _MOST_OUTPUTS = 12
 _MOST_PAIRS = 100_000
 _BUCKETS = 8
-# Corners of the curve near 0, in spreads of the loss, and further out.
+# The curve has _NEAR corners up to a loss of _REACH standard deviations, and _FAR corners beyond.
 _NEAR, _REACH, _FAR = 48, 9.0, 10
-# Grid points over the range of Z: for few draws and for many.
+# Grid points over the range of Z for few blanket draws, and for more than _MANY of them.
 _FINE, _COARSE, _MANY = 128, 24, 100
 # Convolutions of more than this many products are done by FFT.
 _DIRECT = 200_000
@@ -57,7 +61,7 @@ _UNIT = 2.0**-53
 
 
 def histogram_loss(rows: Floats, number: int, share: float, local: PrivacyLoss) -> PrivacyLoss | None:
-    """The loss of one draw from a row, seen in the histogram with those draws that are from the blanket.
+    """The loss of one draw from a row, where the adversary sees a histogram of it and of blanket draws.
 
     ``rows`` are all (R, m) rows of the table. Each of ``number`` other clients draws from the blanket with
     probability ``share``. ``local`` is the loss where nothing else is seen. The result is None where there
@@ -69,7 +73,7 @@ def histogram_loss(rows: Floats, number: int, share: float, local: PrivacyLoss) 
     stop_loss = _stop_loss(rows, blanket)
     if stop_loss is None:
         return None
-    # What the probabilities of the buckets lack to 1 is charged as local.
+    # The probability that no bucket covers is charged as in the local view.
     buckets = binomial_floors(number, share, _BUCKETS)
     covered = math.fsum(weight for _, weight in buckets)
     uncovered = max(1.0 - covered * (1.0 - 1e-12), 0.0)
@@ -159,7 +163,7 @@ def _dominating_draw(
     curve = np.maximum(stop_loss(ratio, grid), np.maximum(1.0 - ratio - grid, 0.0))
     curve[-1] = 0.0
     slopes: Floats = np.concatenate([[-1.0], np.diff(curve) / step, [0.0]])
-    # Slopes are differences of rounded numbers: their possible error is taken off, and charged as lost.
+    # Slopes are differences of rounded numbers. Their largest error is taken off, and charged as lost.
     wrong = 64.0 * _UNIT * (1.0 + ratio + abs(start)) / step
     values = np.maximum(np.diff(slopes) - wrong, 0.0)
     return LatticeLaw(0, values, 8.0 * _UNIT, 2.0 * wrong * values.size), step, start, max(end, 0.0)

@@ -1,13 +1,15 @@
-"""Integer noise: its loss in the local view, and in the sum of the noises of n clients.
+"""Integer noise: its privacy loss in the local view, and in the sum of the noises of n clients.
 
-A release is j + N modulo a power of two, with an integer j in 0..D that depends on the input and noise N.
-In the local view the pair of laws for inputs s apart is (f, f shifted by s), f the law of N. In the
-aggregate view the other clients' integers are known in the worst case, and f is the law of the sum of the n
-honest noises, that of the protected client included.
+A release is j + N modulo a power of two, with an integer j in 0..D that depends on the input, and noise N.
+Let f be the law of N in the local view, where the server sees each release. In the aggregate view, where it
+sees the sum, the adversary knows the other clients' integers in the worst case, and f is the law of the sum
+of the n honest noises, that of the protected client included. For two integers s apart, the pair of output
+laws is (f, f shifted by s).
 
-**Worst shift.** The three noises are log-concave, and so are their sums. Then the hockey-stick curve grows
-with s at every a (see :mod:`fl_privquant.mechanisms.integer_privacy`), so the pair for D dominates those
-for all inputs; rounding and the wrap are mixtures and post-processing.
+**Worst shift.** The three noises (Skellam, discrete Gaussian, discrete Laplace) are log-concave, and so are
+their sums. Then the hockey-stick curve H(a) grows with s at every a (see
+:mod:`fl_privquant.mechanisms.integer_privacy`), so the pair for s = D dominates those for all inputs.
+Randomized rounding is a mixture, and the wrap is post-processing.
 
 **The law of the sum.** Skellam noises add up to Skellam noise. Discrete Gaussians nearly add up to one: the
 probabilities of a sum of n with parameter sigma^2 are within a factor e^tau of the discrete Gaussian with n
@@ -15,8 +17,9 @@ sigma^2, tau = 10 * sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1)) (Kairouz,
 sums of discrete Gaussians). Where tau is not negligible, sigma is small and the sum is convolved. Discrete
 Laplace noise is always convolved.
 
-**What is drawn** is a table whose probabilities are multiples of 2^-127. Where the ideal probability is
-above 2^-70 they agree to 2^-50; what is below has total mass ``lost`` and is charged as an infinite loss.
+**Tables.** The noise is drawn from a table whose probabilities are multiples of 2^-127. Where the ideal
+probability is above 2^-70, that of the table agrees with it to 2^-50. Smaller ones have total mass ``lost``,
+which is charged as an infinite loss.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from fl_privquant.law.lattice import LatticeLaw, power
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
-# Probabilities below this, 2^-70, are not relied on.
+# Probabilities below this, which is 2^-70, count as lost mass.
 _LEAST = 8e-22
 # Relative error of a probability that is the exponential of a number up to 100, and of rounding in tables.
 _EXPONENTIAL = 1e-13
@@ -53,12 +56,12 @@ class NoisyInteger:
     noise: IntegerNoise
     max_shift: int
     pure_epsilon: float = math.inf
-    """The certified pure epsilon of what is clamped; infinite where there is none."""
+    """The certified pure epsilon of a release that is clamped; infinite where none is certified."""
 
     def loss(self, num_honest: int = 1) -> PrivacyLoss:
         """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view."""
         law = noise_sum(self.noise, num_honest)
-        # Q(y) = P(y - shift): outputs below the first ones of Q have no finite loss.
+        # The second law is Q(y) = P(y - shift): outputs below the first ones of Q have no finite loss.
         reach = max(law.values.size - self.max_shift, 0)
         first, second = law.values[law.values.size - reach :], law.values[:reach]
         usable = (first > 0.0) & (second > 0.0)
@@ -79,7 +82,7 @@ class NoisyInteger:
 
     @property
     def _clamped(self) -> float:
-        """Probability that a client clamps: until then its noise is the ideal one."""
+        """Probability that a client's release is clamped; otherwise its noise is the ideal one."""
         reach = self.noise.clamped_at(self.max_shift)
         return 0.0 if reach is None else self.noise.tail(reach)
 
@@ -89,9 +92,9 @@ class NoisyInteger:
         """Losses of a pure release: none exceeds its certified epsilon, so that none is infinite.
 
         The same holds for a sum, as f(y) / f(y - D) is a mean of such ratios of one noise. But the law of the
-        sum does not include that each client clamps its noise. With probability q at most anything is
-        clamped, which changes a hockey-stick curve by at most (1 + a) q. Above a = e^epsilon the curve is 0,
-        and up to there an atom at epsilon + 1, of mass (1 + e^epsilon) q / (1 - 1/e), covers that change.
+        sum does not take into account that each client clamps its noise. With probability at most q any
+        client clamps, which changes a hockey-stick curve by at most (1 + a) q. Above a = e^epsilon the curve
+        is 0. Up to there an atom at epsilon + 1, of mass (1 + e^epsilon) q / (1 - 1/e), covers the change.
         """
         epsilon = self.pure_epsilon
         if num_honest == 1:
@@ -119,7 +122,7 @@ def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> Lattice
     single = _two_sided(noise.pmf, float(noise.variance), _EXPONENTIAL, least)
     if count == 1:
         return single
-    # The error of an FFT exceeds very small probabilities, so that these are convolved directly.
+    # The error of an FFT exceeds very small probabilities, so direct convolutions are used for these.
     return power(single, count) if least >= _LEAST else power(single, count, _DIRECT, 1e-3 * least)
 
 
@@ -131,7 +134,7 @@ def sum_gap(noise: DiscreteGaussian, count: int) -> float:
     """
     k = np.arange(1, min(count, 10_000))
     exponents = -2.0 * math.pi**2 * float(noise.sigma_squared) * k / (k + 1.0)
-    # Beyond the listed terms each is at most the last one.
+    # Each term beyond the listed ones is at most the last of these.
     total = float(np.exp(exponents).sum())
     rest = max(count - 10_000, 0) * math.exp(exponents[-1]) if k.size else 0.0
     return 10.0 * (total + rest)
@@ -139,7 +142,7 @@ def sum_gap(noise: DiscreteGaussian, count: int) -> float:
 
 def _two_sided(pmf: Callable[[Ints], Floats], variance: float, relative: float, least: float) -> LatticeLaw:
     """A symmetric log-concave law from its probabilities, down to ``least``."""
-    # This is enough for Gaussian tails; for the heavier ones of Laplace noise it is doubled until it fits.
+    # This reach is enough for Gaussian tails. For the heavier tails of Laplace noise it is doubled.
     reach = int(math.sqrt(100.0 * variance)) + 64
     while True:
         if reach > _WIDEST:
@@ -151,7 +154,7 @@ def _two_sided(pmf: Callable[[Ints], Floats], variance: float, relative: float, 
             break
         reach *= 2
     end = int(np.argmax(half < least))
-    # Log-concave: neighbouring ratios fall, so the tail is below a geometric series.
+    # The law is log-concave, so ratios of neighbours fall and the tail is below a geometric series.
     ratio = half[end] / half[end - 1]
     tail = half[end] / (1.0 - ratio)
     values = np.concatenate([half[end - 1 : 0 : -1], half[:end]])

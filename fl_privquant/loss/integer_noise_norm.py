@@ -1,40 +1,48 @@
 """Integer noise on updates of bounded L2 norm: a bound by normal pairs, and the theorems of the papers.
 
-Norms are in units of the clip. Inputs are rounded at random to integers. Let the two inputs use the same
-random numbers for it, and tell them to the adversary, who can then only learn more (joint convexity). A
-coordinate of difference D, in lattice steps, then gives integers whose difference k is one of
-the two whole numbers next to D, with mean D, independently of the other coordinates.
+Norms are in units of the clip. Before noise is added, inputs are rounded at random to integers. Let the two
+inputs use the same random numbers for the rounding, and tell these to the adversary, who can then only learn
+more (joint convexity). A coordinate of difference D, in lattice steps, then gives integers whose difference k
+is one of the two whole numbers next to D, with mean D, independently of the other coordinates.
 
-**Normal pairs.** Let F(t) be the probability that the sum of the n honest noises is t or more, and a the
-largest value of Phi^-1(F(t - 1)) - Phi^-1(F(t)) over all t up to t0, the first with F(t) <= s, and over their
-mirror images 1 - t. The noises are symmetric and log-concave, and so is their sum. Then for *every* whole
-shift k all tests of the noise shifted by k against the noise itself have
+**Normal pairs.** Let F(t) be the probability that the sum of the n honest noises is t or more. Let t0 be the
+first t with F(t) <= s, and a the largest value of Phi^-1(F(t - 1)) - Phi^-1(F(t)) over all t from 2 - t0 to
+t0. (The noises are symmetric and log-concave, and so is their sum. Thus F(1 - t) = 1 - F(t), the differences
+at t and 2 - t are equal, and those from 1 to t0 need to be computed.) Then for *every* whole shift k all
+tests of the noise shifted by k against the noise itself have
 
     power - s <= H_(a k)(level + s)                                                                  (1)
 
-in the notation of :mod:`fl_privquant.loss.normal_pairs`. By log-concavity the best tests are half-lines, of
-power F(t - k) and level F(t). Where both lie in the range of t above, Phi^-1(F(t - k)) - Phi^-1(F(t)) is the
-sum of k differences, each at most a. For t > t0 the power is at most F(t0) <= s, or the sum of the
-differences up to t0 bounds it by H_(a k)(F(t0)) <= H_(a k)(s). The lower end mirrors this; for a test beyond
-both ends H_(a k)(s) >= 1 - s. What is drawn is within n times the tables' total variation of the ideal law,
-which is added to s.
+in the notation of :mod:`fl_privquant.loss.normal_pairs`. Proof: By log-concavity the best tests are
+half-lines, of power F(t - k) and level F(t).
 
-So k costs N(0, 1) against N(a k, 1), except for a probability that
-:func:`~fl_privquant.loss.normal_pairs.spare_for` keeps small. Given all k, coordinates add up to N(0, 1)
-against N(a K, 1), K^2 = sum of k_i^2. And K exceeds some bounds with small probabilities only: the loss is a
-mixture of those at the bounds, which cover K. By Chernoff, for every rate r,
+* If t - k >= 1 - t0 and t <= t0, then Phi^-1(F(t - k)) - Phi^-1(F(t)) is the sum of k differences, each at
+  most a.
+* If t > t0, the power is at most F(t0) <= s, or the sum of the differences up to t0 bounds it by
+  H_(a k)(F(t0)) <= H_(a k)(s). The lower end mirrors this.
+* For a test beyond both ends H_(a k)(s) >= 1 - s.
+
+The noise that is drawn from tables is within n times their total variation distance of the ideal law, which
+is added to s.
+
+So a shift by k costs no more than N(0, 1) against N(a k, 1), except for a probability that
+:func:`~fl_privquant.loss.normal_pairs.spare_for` keeps small. Given the shifts k_i of all coordinates, an
+update costs N(0, 1) against N(a K, 1), K^2 = sum of k_i^2. The length K exceeds each of a few bounds with a
+small probability only, so the loss is covered by a mixture of the losses at these bounds. By Chernoff, for
+every rate r,
 
     log Pr[K^2 >= B] <= (largest value of the sum of log E exp(r k_i^2)) - r B,
 
-the largest value being taken under sum of D_i^2 <= S: it is d times the concave hull of log E exp(r k^2), as
-a function of D^2, at S / d, bounded on a fine grid with the function at the far end of each cell.
+where the largest value is taken over all D_i with sum of D_i^2 <= S. It is d times the concave hull of
+log E exp(r k^2), as a function of D^2, at S / d. The hull is bounded on a fine grid, with the function at the
+far end of each cell.
 
-**Theorems.** Given k the noise has divergence at most A k^2 + B |k| of order a, so by joint convexity of
-exp((a - 1) D_a) and independence of coordinates
+**Theorems.** Given k the noise has a Rényi divergence of order a of at most A k^2 + B |k|. So by joint
+convexity of exp((a - 1) D_a) and independence of coordinates
 
     (a - 1) D_a <= sum over coordinates of g(D_i),     g(D) = log E exp((a - 1) (A k^2 + B |k|)),
 
-whose largest value is a concave hull as above.
+and the largest value of the right side is a concave hull as above.
 
 * discrete Gaussian, n clients: A = 1 / (2 n s^2) times a, and d tau beside it (Kairouz, Liu, Steinke 2021,
   Proposition 14, first bound; tau = 0 for one client: Canonne, Kamath, Steinke 2020, Theorem 4);
@@ -66,15 +74,16 @@ from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING
 from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
-# Beyond this an exponential overflows.
+# The exponential of a larger number overflows.
 _FAR = 700.0
 _FLOAT_ROOM = 1.0 + 1e-9
 # The probability, for a whole update, that a shift reveals everything; and the probabilities with which the
-# length of a rounded difference exceeds its bounds. The last of these is charged like the first.
+# length K of a rounded difference exceeds its bounds. The last of these is charged as an infinite loss, too.
 _CHARGED = 1e-11
 _CHANCES = (0.3, 0.03, 1e-3, 1e-6, 1e-11)
-# Probabilities of the sum are listed down to the first; the second is the least that may be spared.
+# Probabilities of the sum are listed down to the first number. The second is the least slack s.
 _LISTED, _LEAST_SPARE = 1e-36, 1e-28
+# A coordinate may reveal everything with at least this many times the distance of drawn from ideal noise.
 _TIMES_APART = 100.0
 _UNIT = 2.0**-53
 # Largest separation of one coordinate that is tried, and the factor by which guesses are enlarged.
@@ -124,7 +133,7 @@ def shifted_noise_loss(update: NoisyUpdate) -> NamedLoss | None:
     integer, dimension, squared = update.integer, update.dimension, update.squared
     farthest = min(integer.max_shift, math.ceil(math.sqrt(squared)) + 1)
     apart = integer.distance_to_ideal(update.num_honest)
-    # The further the sum is from the ideal one, the more probability is spared.
+    # The slack must exceed the distance of the drawn sum from the ideal one.
     revealed = max(_CHARGED / dimension, _TIMES_APART * apart)
     separation = _shift_separation(integer.noise, farthest, update.num_honest, revealed, apart)
     if math.isinf(separation):
@@ -180,7 +189,7 @@ def shift_separation(law: LatticeLaw, spare: float) -> float:
     >>> round(shift_separation(coin, 0.3), 4)
     1.349
     """
-    # F(0), F(1), ...: up to the first that is at most what is spared.
+    # F(0), F(1), ..., up to the first that is at most the slack.
     beyond = np.cumsum(law.values[::-1])[::-1][-law.first :]
     relative = law.relative + law.values.size * _UNIT
     end = int(np.argmax(beyond * (1.0 + relative) + law.lost <= spare))
@@ -203,7 +212,7 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
         rate = float(_RATES[at])
         return (grid.worst(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate
 
-    # Every rate gives a bound: the best of a few, and then of their neighbours.
+    # Every rate gives a bound. Take the best of a few rates, and then the best of its neighbours.
     best = min(range(0, _RATES.size, _COARSE), key=bound)
     near = range(max(best - _COARSE + 1, 0), min(best + _COARSE, _RATES.size))
     return math.sqrt(min(bound(at) for at in near)) * _FLOAT_ROOM
@@ -211,7 +220,7 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
 
 @lru_cache(maxsize=256)
 def rounded_mean_square(max_shift: int, squared: float, dimension: int) -> float:
-    """The largest mean of the squared length of such a difference. It compares lattices and is no bound."""
+    """The largest mean of the squared length of a rounded difference. It serves to compare lattices only."""
     grid = _Grid.of(max_shift)
     share = grid.far - np.floor(grid.far)
     mean = grid.far**2 + share * (1.0 - share)
@@ -271,7 +280,7 @@ class _Grid:
             return np.asarray((order - 1.0) * (square * k**2 + linear * k))
 
         low, high = exponent(below), exponent(below + 1.0)
-        # Far apart, the larger exponent would overflow; near each other, their logarithms would cancel.
+        # Exponents far apart would overflow, and exponents close to each other would cancel.
         with np.errstate(divide="ignore"):
             apart = np.logaddexp(low + np.log1p(-share), high + np.log(share))
         together = low + np.log1p(share * np.expm1(np.minimum(high - low, _FAR)))

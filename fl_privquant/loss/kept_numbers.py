@@ -3,10 +3,11 @@
 No guarantee is read from disk: the result of a search is certified in the process that states it. The numbers
 kept here, such as the clip with about the least error, only say where to search.
 
-A number is kept under everything that it follows from: its arguments, and the source of the rooms ``law``,
-``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that computed it. A file is read
-only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which shows damage, not forgery. A file
-that was forged in the user's own cache directory can therefore mislead a search, but no statement.
+The key of a number is everything that it depends on: its arguments, and the source code of the packages
+``law``, ``loss``, ``design`` and ``mechanisms``, so that no number outlives the code that computed it. A file
+is read only if its digest fits (:class:`~fl_privquant.cache.DesignCache`), which detects damage, but not
+forgery. A file that was forged in the user's own cache directory can therefore mislead a search, but cannot
+change what a privacy statement says.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class _Numbers:
 
 
 def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least: Floats) -> Floats:
-    """The numbers that ``compute`` gives, from disk if they are kept there.
+    """The numbers that ``compute`` returns, read from disk if they are kept there.
 
-    ``name`` and ``arguments`` say what is computed, and everything that it depends on besides the code, as
-    one line of text. A file with numbers below ``least``, which they never are, is refused.
+    ``name`` and ``arguments`` are one line of text: what is computed, and everything that it depends on
+    besides the code. Valid numbers are never below ``least``, so a file with smaller ones is refused.
     """
 
     def computed() -> _Numbers:
@@ -54,10 +55,10 @@ def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least
 
     def parsed(blob: bytes) -> _Numbers:
         if len(blob) != least.nbytes:
-            raise CertificationError(f"it has {len(blob)} bytes, expected {least.nbytes}")
+            raise CertificationError(f"{name}: the file has {len(blob)} bytes, expected {least.nbytes}")
         values = np.frombuffer(blob, "<f8").astype(np.float64)
         if not np.all(values >= least):
-            raise CertificationError(f"{name}: it claims {values.min():g}, below {least.max():g}")
+            raise CertificationError(f"{name}: the file claims {values.min():g}, below {least.max():g}")
         return _Numbers(values, 0.0)
 
     spec = f"{name} of code {_code()}: {arguments}"
@@ -70,7 +71,7 @@ def kept_numbers(name: str, arguments: str, compute: Callable[[], Floats], least
 
 @lru_cache(maxsize=1)
 def _code() -> str:
-    """A digest of the source that numbers follow from."""
+    """A digest of the source code that numbers depend on."""
     digest = hashlib.sha256()
     for room in ("law", "loss", "design", "mechanisms"):
         for path in sorted((_PACKAGE / room).glob("*.py")):

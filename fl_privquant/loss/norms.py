@@ -3,15 +3,17 @@
 Norms are in units of the clip: an update of L2 norm R, coordinates clipped to [-clip, clip], has norm
 R / clip, and two such updates are at most 2 R / clip apart.
 
-**Tables.** Continuous laws: in the secure sum of several clients, the Gaussian guarantee of
-:mod:`fl_privquant.loss.secure_sum`, by a blanket, and for laws of two rows and sums of bits that of
-:mod:`fl_privquant.loss.two_row_sums`, by the worst case of the other clients; local view,
-:mod:`fl_privquant.loss.renyi`.
+Which proof a bound rests on depends on the mechanism and the view:
 
-**Integer noise**: :mod:`fl_privquant.loss.integer_noise_norm`.
+* a continuous table in the local view: :mod:`fl_privquant.loss.renyi`;
+* a continuous table in the secure sum of several clients: the Gaussian guarantee of
+  :mod:`fl_privquant.loss.secure_sum`, by a privacy blanket;
+* laws of two rows, and sums of bits, in a secure sum: :mod:`fl_privquant.loss.two_row_sums`, by the worst
+  case of the other clients;
+* integer noise: :mod:`fl_privquant.loss.integer_noise_norm`.
 
 Every bound here is for one whole update. It holds for any two updates within the norms, each coordinate
-clipped to [-1, 1], and for a sum with ``num_honest`` - 1 other clients whose inputs are the worst;
+clipped to [-1, 1], and for a sum with ``num_honest`` - 1 other clients, whatever their inputs.
 ``num_honest`` is 1 in the local view.
 """
 
@@ -70,7 +72,7 @@ NO_NORMS = Norms()
 
 
 def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_honest: int) -> list[NamedLoss]:
-    """The losses of one update of bounded L2 norm, coordinates drawn from a table: all bounds that apply."""
+    """All bounds that apply to the loss of an update of bounded L2 norm whose coordinates a table encodes."""
     law = TwoRows.of(table)
     by_worst_case = two_row_loss(law, l2, dimension, num_honest)
     if law is not None and by_worst_case is not None:
@@ -87,10 +89,11 @@ def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_ho
 
 
 def least_separation_by_blanket(law: TwoRows, num_honest: int, rate: float) -> float:
-    """A lower limit of all bounds by a blanket and of the local view; 0 where none is known.
+    """A separation below which no bound by a blanket, nor that of the local view, can be; 0 if not known.
 
-    Let a bit be 1 with probability q at the lower and 1 - q at the upper row, s being how fast the share of
-    the upper row grows. The blanket is a fair coin, drawn from by K of the others, of mean 2 q (n - 1).
+    If the bound by the worst case is smaller still, the others need not be computed. Let a bit be 1 with
+    probability q at the lower and 1 - q at the upper row, and let s be the slope of the upper row's share.
+    The blanket is a fair coin, from which K of the other clients draw; K has mean 2 q (n - 1).
 
     * The sum S(0) of step 3 in :mod:`fl_privquant.loss.secure_sum` is s (1 - 2 q) times the mean of the
       largest probability of K coins, which is at least sqrt(2 / (pi (K + 2))), a convex function of K. The
@@ -110,9 +113,9 @@ def least_separation_by_blanket(law: TwoRows, num_honest: int, rate: float) -> f
 def secure_sum_loss(
     table: CertifiedTable, l2: float, dimension: int, num_honest: int, bits: int = 1
 ) -> NamedLoss | None:
-    """The guarantee by a blanket, if the table has one; each coordinate is drawn ``bits`` times and summed.
+    """The guarantee by a blanket, if the table has one; a code is the sum of ``bits`` draws from the table.
 
-    The bound tells the adversary each of these draws, summed over clients, as if it were a coordinate.
+    The bound gives the adversary a sum over clients for each of these draws, as if it were a coordinate.
     """
     update = UpdateBound(math.sqrt(bits) * (2.0 * l2 * NORM_ROUNDING), bits * dimension)
     certificate = _certificate(table, num_honest)
@@ -138,10 +141,10 @@ def two_row_loss(
     name: str = "l2 gaussian of two rows",
     stratified: bool = False,
 ) -> NamedLoss | None:
-    """The guarantee by the worst case of the other clients, for laws of two rows drawn ``bits`` times.
+    """The guarantee by the worst case of the other clients; a code is the sum of ``bits`` draws from ``law``.
 
-    Stratified draws are those of step 5 in :mod:`fl_privquant.loss.two_row_sums`. None where there is no such
-    law, or nothing is certified.
+    Stratified draws are those of step 5 in :mod:`fl_privquant.loss.two_row_sums`. The result is None where
+    ``law`` is None, or nothing is certified.
     """
     if law is None or num_honest < 2:
         return None
@@ -157,7 +160,7 @@ def continuous_law_loss(
 ) -> NamedLoss | None:
     """The Rényi bound of the local view, for laws without jumps."""
     if num_honest > 1 and _certificate(table, num_honest) is not None:
-        # Where the sum is certified, the local view gives no better bound, and takes longer.
+        # Where the secure sum is certified, the bound of the local view is no better, and takes longer.
         return None
     law, update = table.law, UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
 

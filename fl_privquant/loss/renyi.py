@@ -1,4 +1,4 @@
-"""Rényi divergences that are bounded by the squared distance of the inputs, for updates of bounded L2 norm.
+"""Bounds of Rényi divergences by the squared distance of the inputs, for updates of bounded L2 norm.
 
 For a continuous piecewise-linear law the rate
 
@@ -6,17 +6,18 @@ For a continuous piecewise-linear law the rate
 
 is finite. Divergences of independent coordinates add up, so two updates at L2 distance D have outputs at
 Rényi divergence C (D / clip)^2 at most, *whatever the dimension*: an update clipped to L2 norm R costs
-C (2 R / clip)^2 a release. As x' goes to x the quotient goes to order / 2 times the Fisher information
-sum_i p_i'(x)^2 / p_i(x), which is how I-MVU counts; C covers distant inputs too.
+C (2 R / clip)^2 per release. As x' goes to x the quotient goes to order / 2 times the Fisher information
+sum_i p_i'(x)^2 / p_i(x), which is what the I-MVU mechanism is accounted by; C covers distant inputs too.
 
-The bound is rigorous, for the law that is sampled. Boxes of pairs (x, x'), each input inside one piece, are
-split until all are known to stay below the largest quotient found, except for a tolerance. With rows p at x
-and q at x', d = |x - x'|, h_i = p_i / q_i - 1 and f(h) = ((1 + h)^a - 1 - a h) / h^2,
+The bound is rigorous, for the law that is sampled. It is found by branch and bound: boxes of pairs (x, x'),
+each input inside one piece, are split until the bound of every box exceeds the largest quotient found by a
+tolerance at most. The bound of a box is as follows. With rows p at x and q at x', d = |x - x'|,
+h_i = p_i / q_i - 1 and f(h) = ((1 + h)^a - 1 - a h) / h^2,
 
     exp((a - 1) D_a) = sum q_i (1 + h_i)^a = 1 + sum q_i h_i^2 f(h_i) = 1 + d^2 sum f(h_i) s_i^2 / q_i
 
-where s_i = (p_i - q_i) / (x - x') is the slope of a chord. f is monotone, h_i, q_i and s_i are ratios
-of linear functions of x and of x', so in a box each is largest and smallest at a corner (where x and x'
+where s_i = (p_i - q_i) / (x - x') is the slope of a chord. f is monotone, and h_i, q_i and s_i are ratios
+of linear functions of x and of x'. So in a box each is largest and smallest at a corner (where x and x'
 may meet, s is a mixture of the slopes of their two pieces). With these extremes the last sum is at most
 some F, and D_a / d^2 at most log(1 + F d^2) / ((a - 1) d^2), which falls with d.
 
@@ -38,6 +39,7 @@ from fl_privquant.law.law import Law
 INPUT_ROUNDING = 2.0**-30
 """How much randomized rounding with 32 bits may add to the distance of two inputs, in units of the clip."""
 
+# The share by which the bound of a box may exceed the largest quotient found.
 _TOLERANCE = 0.01
 _LARGEST_ORDER = 1e4
 _MOST_BOXES = 1 << 16
@@ -53,7 +55,7 @@ _SMALL = 1e-3
 def fisher_information(law: Law) -> float:
     """Largest Fisher information of one release about its input, in units of 1 / clip^2.
 
-    By the Cramér-Rao bound no unbiased mechanism has a variance below its inverse.
+    By the Cramér-Rao bound, the variance of an unbiased mechanism is at least the inverse of its information.
 
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
     >>> round(fisher_information(law), 6)
@@ -70,9 +72,10 @@ def fisher_information(law: Law) -> float:
 def renyi_per_squared_distance(law: Law, order: float) -> float:
     """Upper bound of D_order(P_x || P_x') / (x - x')^2 over all inputs; infinite where the law jumps.
 
-    At most 1 % above the exact supremum, unless that takes too many boxes; infinite above order 10^4.
+    The bound is at most 1 % above the exact supremum, unless that takes too many boxes. It is infinite above
+    order 10^4.
 
-    For randomized response the Fisher information decides:
+    For randomized response the supremum is approached by close inputs, and given by the Fisher information:
 
     >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
     >>> 1 / 3 <= renyi_per_squared_distance(law, 2.0) <= 1 / 3 * 1.011
@@ -107,7 +110,7 @@ def renyi_per_squared_distance(law: Law, order: float) -> float:
 
 
 def is_continuous(law: Law) -> bool:
-    """Whether the law has no jumps, and no output that only some inputs can give."""
+    """Whether the law has no jumps, and every output that occurs is possible for all inputs."""
     joined = np.array_equal(law.starts[1:], law.ends[:-1]) and np.array_equal(
         law.start_rows[1:], law.end_rows[:-1]
     )
@@ -116,7 +119,7 @@ def is_continuous(law: Law) -> bool:
 
 
 def slopes_of(law: Law) -> Floats:
-    """(K, m) how fast each probability rises with the input, in each piece."""
+    """(K, m) slopes: how fast each probability rises with the input, in each piece."""
     return np.asarray((law.end_rows - law.start_rows) / (law.ends - law.starts)[:, None])
 
 
@@ -133,33 +136,42 @@ def _split(boxes: Floats) -> Floats:
 
 
 def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
-    """A bound of the quotient in each box, and the largest quotient that a corner shows."""
+    """A bound of the quotient in each box, and the largest quotient at any corner of a box."""
     x_ends, y_ends = boxes[:, :2, None], boxes[:, None, 2:]
     p = law.pmf(x_ends).reshape(len(boxes), 2, 1, -1)
     q = law.pmf(y_ends).reshape(len(boxes), 1, 2, -1)
     slopes = slopes_of(law)
-    own = [slopes[_piece(law, boxes[:, at : at + 2])][:, None, None, :] for at in (0, 2)]
+    pieces = np.stack([_piece(law, boxes[:, at : at + 2]) for at in (0, 2)])
+    inside = slopes[pieces[0]][:, None, None, :]
     steps = np.broadcast_to((x_ends - y_ends)[..., None], (len(boxes), 2, 2, 1))
     apart = np.abs(steps) > _MEETING
-    chords = np.divide(p - q, steps, out=np.broadcast_to(own[0], (p - q).shape).copy(), where=apart)
+    chords = np.divide(p - q, steps, out=np.broadcast_to(inside, (p - q).shape).copy(), where=apart)
     gaps = np.maximum(np.maximum(boxes[:, 0] - boxes[:, 3], boxes[:, 2] - boxes[:, 1]), 0.0)
     meeting = gaps <= _MEETING
-    # Where a rate overflows, its product with 0 is not used.
     with np.errstate(over="ignore", invalid="ignore"):
         weights = _excess(p / q - 1.0, order).max(axis=(1, 2)) / q.min(axis=(1, 2))
-        # Between two adjacent pieces a chord is the same mixture of their slopes for every output.
-        beside = np.maximum(*((weights * slopes[:, 0, 0] ** 2).sum(axis=1) for slopes in own))
-        rate = np.where(meeting, beside, (weights * (chords**2).max(axis=(1, 2))).sum(axis=1))
+        # A chord between two pieces is the same mixture of slopes, from one to the other, for every output.
+        beside = _rates(weights, slopes[pieces] ** 2).max(axis=0)
+        for box in np.flatnonzero(meeting & (np.abs(pieces[0] - pieces[1]) > 1)):
+            first, last = sorted(pieces[:, box])
+            beside[box] = _rates(weights[box], slopes[first : last + 1] ** 2).max()
+        rate = np.where(meeting, beside, _rates(weights, (chords**2).max(axis=(1, 2))))
         squares = np.where(meeting, 0.0, gaps**2)
         bound = np.divide(np.log1p(rate * squares), squares, out=rate.copy(), where=squares > 0.0)
     shown = _divergence(p, q, order)
     distances = steps[..., 0] ** 2
     quotients = np.divide(shown, distances, out=np.zeros_like(shown), where=apart[..., 0])
-    # No order has a larger divergence than the infinite one, whose largest value in a box is at a corner.
+    # No divergence exceeds that of infinite order, whose largest value in a box is at a corner.
     capped = np.divide(
         np.log(p / q).max(axis=(1, 2, 3)), squares, out=np.full(len(boxes), np.inf), where=squares > 0.0
     )
     return np.minimum(bound / (order - 1.0), capped), float(quotients.max())
+
+
+def _rates(weights: Floats, squares: Floats) -> Floats:
+    """The sums of weights times squared slopes. What does not change adds 0, even if its weight overflows."""
+    shape = np.broadcast_shapes(weights.shape, squares.shape)
+    return np.asarray(np.multiply(weights, squares, out=np.zeros(shape), where=squares > 0.0).sum(axis=-1))
 
 
 def _piece(law: Law, ends: Floats) -> NDArray[np.intp]:
@@ -172,7 +184,7 @@ def _divergence(p: Floats, q: Floats, order: float) -> Floats:
     h = p / q - 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         power_sum = np.log1p((q * h**2 * _excess(h, order)).sum(axis=-1)) / (order - 1.0)
-    # It is at most the divergence of infinite order, which also covers an overflow.
+    # The divergence is at most that of infinite order. This also covers an overflow.
     return np.asarray(np.fmin(power_sum, np.log1p(h).max(axis=-1)))
 
 

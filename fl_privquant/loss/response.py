@@ -1,4 +1,4 @@
-"""Losses in closed form: randomized response, which is the worst case, and Gaussian and Laplace noise."""
+"""Losses in closed form: randomized response (the worst of all mechanisms), Gaussian and Laplace noise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOT_PRIVATE = PrivacyLoss(np.zeros(1), np.zeros(1), 1.0)
 
 
 _CELLS = 1 << 14
-# Differences of neighbouring tails lose some digits.
+# Relative error of differences of neighbouring tails, which lose some digits.
 _SLACK = 1e-10
-# Standard deviations of the loss that the cells cover: beyond lies less than 1e-22.
+# The cells cover this many standard deviations of the loss. Beyond lies a probability below 1e-22.
 _REACH = 9.8
 
 
@@ -53,7 +53,7 @@ class NormalLoss(PrivacyLoss):
 def gaussian_loss(separation: float, revealed: float = 0.0) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
 
-    ``revealed`` is a further probability with which nothing is hidden.
+    ``revealed`` is an additional probability with which everything is revealed.
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694

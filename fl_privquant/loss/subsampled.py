@@ -25,26 +25,28 @@ For a < 1 the bound follows from the other order of the two federations, as ever
 **Poisson sampling.** If clients are drawn independently, all with the same probability, the number of those
 drawn does not depend on any update. Tell the adversary that number n: given it, the n are a uniform choice,
 and the theorem holds with q = n / N. Hence a rule such as "a round with fewer than 50 clients is not run" is
-harmless here, because it depends on n alone. It would not be harmless next to the textbook bound with the
-probability as q, whose client is hidden by its absence: a client that tips the number over the limit is known
-to have taken part. The textbook bound (one client added or removed) does not fit anyway: a mean over n codes
-tells n.
+harmless here, because it depends on n alone. It would not be harmless for the textbook bound, where q is the
+probability and a client is hidden by its possible absence: a client that tips the number over the limit is
+known to have taken part. The textbook bound (one client added or removed) does not fit anyway, because a mean
+over n codes reveals n.
 
 **Corrupt and lost clients.** Corrupt clients know whether they were drawn. Given which of them were, the
-honest ones are still a uniform choice among honest ones. So N counts honest clients only. (Where clients
-learn who else was drawn, as the neighbours of a secure sum do, corrupt ones tell, and nothing is amplified:
-:attr:`~fl_privquant.accounting.aggregation.Aggregation.tells_participants`.) Whether a client
-would answer does not depend on updates; given who would, those that answer are a uniform choice among those
-who would. So N counts only those that would have answered. How many these are in the whole federation nobody
-knows: the aggregation's share of lost clients is assumed to hold for it, and statements say so.
+honest clients that were drawn are still a uniform choice among honest ones. So N counts honest clients only.
+(Where clients learn who else was drawn, as the neighbours of a secure sum do, corrupt clients tell the
+adversary, and nothing is amplified:
+:attr:`~fl_privquant.accounting.aggregation.Aggregation.tells_participants`.) Whether a client would answer
+does not depend on updates. Given who would, the clients that do answer are a uniform choice among those who
+would. So N counts only clients that would have answered. Nobody knows how many these are in the whole
+federation: the aggregation's share of lost clients is assumed to hold for it, and statements say so.
 
-**Rounds.** Each round draws independently, so that rounds compose adaptively: given all models so far, the
-next draw is uniform still, and the updates that it draws from are known. This is false where a draw depends
-on earlier ones, as with a bound on how often a client takes part: such rounds are not amplified. It is also
+**Rounds.** Each round draws independently, so rounds compose adaptively: given all models so far, the next
+draw is still uniform, and the updates that it draws from are determined. This is false where a draw depends
+on earlier ones, as with a limit on how often a client takes part: such rounds are not amplified. It is also
 false where an *update* depends on whether its client took part before, as with momentum or personal layers
-that clients keep: later rounds then tell about earlier draws. Of three clients two of which are drawn in each
-of two rounds, such clients refute the bound. A client whose own budget makes it refuse is one of them. No
-server can know what clients keep, so this is an assumption of every amplified statement.
+that clients keep: later rounds then reveal something about earlier draws. A counterexample has three such
+clients, two of which are drawn in each of two rounds. A client that refuses when its own budget is spent
+is one of this kind, too. No server can know what clients keep, so every amplified statement assumes that no
+update depends on earlier draws.
 """
 
 from __future__ import annotations
@@ -64,20 +66,20 @@ __all__ = ["Curve", "curve_of", "subsampled_loss"]
 Curve = tuple[Floats, Floats]
 """Epsilons from 0 upwards, and an upper bound of delta at each; beyond the last epsilon its delta holds."""
 
-# A typical delta, by which the scale of a curve is found.
+# A typical delta. The epsilon at this delta gives the scale of a curve.
 _TYPICAL_DELTA = 1e-5
 # How far a curve is followed, in standard deviations of the loss.
 _REACH = 9.5
-# Beyond this exp() overflows, and sampling does not help.
+# Larger epsilons would overflow in exp(), and sampling does not help with them.
 _MOST_EPSILON = 500.0
 
 
 def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> Curve | None:
-    """The curve of a release whose epsilon is known for each delta; None where it is too large to help.
+    """The curve of a release whose epsilon is known for each delta; None where its epsilon is too large.
 
     ``epsilon_of`` gives an upper bound of epsilon at a delta above 0; ``pure`` is the epsilon at delta 0, or
-    infinity. The curve is asked at about so many ``points``, where a normal pair of the same scale has its
-    losses.
+    infinity. The curve is evaluated at about that many ``points``, spread over the losses of a normal pair of
+    the same scale.
     """
     typical = min(epsilon_of(_TYPICAL_DELTA), pure)
     if not typical <= _MOST_EPSILON:
@@ -85,7 +87,7 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
     separation = max(gaussian_separation(typical, _TYPICAL_DELTA), 1e-9)
     ladder = np.linspace(0.0, separation * (_REACH + 0.5 * separation), points)
     deltas = [min(gaussian_delta(separation, float(epsilon)), 1.0) for epsilon in ladder]
-    # Deltas from the one at epsilon 0 up to 1.
+    # Further deltas: from the one at epsilon 0 up to 1.
     start = deltas[0]
     above = [min(start * (1.0 + 10.0**-power), 1.0) for power in (6, 4, 3, 2, 1)] + [1.0]
     reached = {0.0: 1.0}
@@ -101,10 +103,10 @@ def curve_of(epsilon_of: Callable[[float], float], pure: float, points: int) -> 
 
 
 def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:
-    """The loss of a round whose clients are drawn in secret, a client with probability ``rate`` at most.
+    """The loss of a round whose clients are drawn in secret, each with probability at most ``rate``.
 
-    ``curve`` is what the round costs a client that is known to have taken part, by replacement of its update.
-    ``rate`` is the number of clients drawn over that of clients that could have been drawn, in (0, 1].
+    ``curve`` is the loss of a client that is known to have taken part, for replacing its update. ``rate`` in
+    (0, 1] is the number of clients drawn, divided by the number of clients that could have been drawn.
 
     >>> curve = curve_of(lambda delta: 1.0, 1.0, points=8)
     >>> round(subsampled_loss(curve, 0.1).max_loss, 6) == round(math.log1p(0.1 * math.expm1(1.0)), 6)
@@ -116,7 +118,7 @@ def subsampled_loss(curve: Curve, rate: float) -> PrivacyLoss:
         large = np.logaddexp(np.log1p(-rate), math.log(rate) + losses) if rate < 1.0 else losses
     amplified = np.where(losses < 1.0, amplified, large)
     amplified = amplified + ROUNDING * (losses > 0.0) * (1.0 + amplified)
-    # Of points that rounding makes equal the last is kept, which has the least delta.
+    # If rounding makes points equal, the last of them is kept, which has the least delta.
     kept = np.append(np.diff(amplified) > 0.0, True)
     rest, share = float(heights[-1]), rate * (1.0 + ROUNDING)
     return from_curve(amplified[kept], share * (heights[kept] - rest), share * rest)

@@ -1,14 +1,14 @@
 """Common code of the additive mechanisms: randomized rounding to a lattice, integer noise, a modular wrap.
 
-An input in [-clip, clip] is rounded at random to one of ``levels`` lattice points, unbiased; integer noise is
-added, and the sum is reduced modulo 2^wrap_bits. Codes of several clients are summed in that ring, too. A
-residue of the sum is decoded to the integer nearest to the middle of the range that the inputs alone can
+An input in [-clip, clip] is rounded at random, unbiased, to one of ``levels`` lattice points. Integer noise
+is added, and the result is reduced modulo 2^wrap_bits. Codes of several clients are summed in that ring, too.
+The residue of a sum is decoded to the integer nearest to the middle of the range that the inputs alone can
 reach. The estimate is wrong only if the sum of the noises leaves the room that the ring has for it, and the
 probability of that is bounded before anything is sent.
 
-For a run whose updates have a bounded L2 norm, of which only sums are seen, the number of lattice points, the
-clip and the noise follow from the target (:mod:`fl_privquant.design.noise_lattice`). The file of each
-mechanism holds its noise and its calibration.
+For a run whose updates have a bounded L2 norm, and of which only sums are seen, the number of lattice points,
+the clip and the noise follow from the privacy target (:mod:`fl_privquant.design.noise_lattice`). The file of
+each mechanism holds its noise and its calibration.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_WRAP_BITS = 32
 _NUM_CLIENTS = whole_in(1, 1 << 31)
 _WRAP_BITS = whole_in(1, _MAX_WRAP_BITS)
 _OVERFLOW = number_in("(0, 0.01]", "; typical values are 1e-9 to 1e-6")
-# Codes of so many bits hold every lattice; narrower codes may have this times the error.
+# Codes of _WIDE bits are wide enough for every lattice; narrower ones may have _WORTH times their error.
 _WIDE, _WORTH = 24, 1.01
 # Widest ring whose output probabilities are listed one by one.
 _MAX_LISTED_BITS = 20
@@ -116,7 +116,7 @@ class AdditiveSpec(Spec):
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """Its best lattice for the clip, and the least noise that is certified."""
+        """The best lattice for the clip, and the least noise that is certified for the target."""
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         lattice = cls._lattice(wish, target, SPREADS if wish.spread is None else (wish.spread,))
         certified = certified_lattice(cls.noise_type, target, lattice)
@@ -129,11 +129,11 @@ class AdditiveSpec(Spec):
 
     @classmethod
     def _lattice(cls, wish: Wish, target: RunTarget, spreads: tuple[float, ...]) -> Lattice:
-        """The best lattice for codes of the wished width, or for the narrowest that are nearly as good."""
-        given = dict(wish.parameters).get("levels")
-        levels = MOST_LEVELS if given is None else int(given)
+        """The best lattice for codes of the wished width, or of the least width that is nearly as good."""
+        given_levels = dict(wish.parameters).get("levels")
+        levels = MOST_LEVELS if given_levels is None else int(given_levels)
         finest = best_lattice(cls.noise_type, target, _WIDE, levels, spreads)
-        if given is not None:
+        if given_levels is not None:
             return finest
         for bits in range(wish.bits, _WIDE):
             try:
@@ -159,7 +159,7 @@ class AdditiveMechanism(Mechanism):
     Guarantee: (``epsilon``, ``delta``)-differential privacy of each coordinate and release against an
     adversary who sees the code, certified in exact arithmetic on the very table that the noise is drawn from
     (:mod:`fl_privquant.mechanisms.integer_privacy`); the sum of codes reveals no more. The estimate is
-    unbiased except for a wrap, of probability at most ``overflow_probability`` a coordinate.
+    unbiased unless it wraps, which has probability at most ``overflow_probability`` per coordinate.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
@@ -305,7 +305,7 @@ class AdditiveMechanism(Mechanism):
 
     @property
     def values(self) -> Floats:
-        """(2^wrap_bits,) what each code of one client stands for, for inputs in [-1, 1]."""
+        """(2^wrap_bits,) the value that each code of one client stands for, for inputs in [-1, 1]."""
         return self.decode(np.arange(self._listed_levels()))
 
     @property
@@ -325,15 +325,15 @@ class AdditiveMechanism(Mechanism):
         return np.asarray((1.0 - share) * wrapped[at % levels] + share * wrapped[(at - 1) % levels])
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        # Without a wrap. For noise k other than 0 the error does not change its sign between the two lattice
-        # points, so that its mean is |k|; for 0 it is that of rounding, twice the variance.
+        # A wrap is not counted. For noise k other than 0 the error has the same sign at both lattice points,
+        # so that its mean is |k|; for 0 it is that of rounding, twice the variance.
         magnitudes = np.arange(1, (self.noise.largest or 0) + 1)
         mean_magnitude = 2.0 * float(magnitudes @ self.noise.pmf(magnitudes))
         no_noise = float(self.noise.pmf(0))
         return self.step * (mean_magnitude + no_noise * 2.0 * rounding_variance(self.levels, density))
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        # Without a wrap: the variance of the noise and of the rounding, which are independent.
+        # A wrap is not counted: this is the variance of noise plus that of rounding, which are independent.
         return self.step**2 * (float(self.noise.variance) + rounding_variance(self.levels, density))
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
@@ -374,7 +374,7 @@ class AdditiveMechanism(Mechanism):
         bits = self.sum_bits(num_clients)
         sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)
-        # In place, as new memory for every step would cost more than the arithmetic.
+        # Computed in place, as new memory for every step would cost more time than the arithmetic.
         above = sums.astype(np.int64)
         above -= lowest
         above &= (1 << bits) - 1
@@ -406,7 +406,7 @@ class AdditiveMechanism(Mechanism):
 
     @cached_property
     def _privacy(self) -> tuple[float, float]:
-        """What is certified: epsilon and delta."""
+        """The certified epsilon and delta."""
         return self.claimed_epsilon, self.delta_at(self.claimed_epsilon)
 
     def _listed_levels(self) -> int:
@@ -423,23 +423,23 @@ class AdditiveMechanism(Mechanism):
     @classmethod
     def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if not _FRACTION.fullmatch(header["noise"]):
-            raise CertificationError("mechanism: the parameter of its noise is no positive fraction")
+            raise CertificationError("mechanism: the parameter of its noise is not a positive fraction")
         return {**super()._other_fields(header, body), "noise": cls.noise_type(Fraction(header["noise"]))}
 
 
 def check_width(noise: IntegerNoise, spec: AdditiveSpec) -> None:
-    """Refuse noise that cannot be drawn from a table, with what to change in the spec."""
+    """Refuse noise that is too wide to be drawn from a table, and say what to change in the spec."""
     if noise.largest is None:
         raise InvalidSpecError(
-            f"levels: {spec.levels} need noise of variance {float(noise.variance):.4g}, too wide for its "
-            "table; use fewer levels, the noise hides so fine a lattice anyway"
+            f"levels: {spec.levels} need noise of variance {float(noise.variance):.4g}, which is too wide "
+            "for its table; use fewer levels: a lattice that is finer than the noise gains nothing"
         )
 
 
 def rounding_variance(levels: int, density: Density | ArrayLike | None = None) -> float:
     """Mean variance of randomized rounding to ``levels`` points from -1 to 1, in squared lattice steps.
 
-    An input that is a share f of the way between two points has f (1 - f).
+    For an input that is a share f of the way between two points the variance is f (1 - f).
 
     >>> round(rounding_variance(16), 12) == round(1 / 6, 12)
     True
@@ -451,11 +451,11 @@ def rounding_variance(levels: int, density: Density | ArrayLike | None = None) -
 
 
 def overflow_probability(noise: IntegerNoise, levels: int, num_clients: int, wrap_bits: int) -> float:
-    """Bound of the probability that the noises of the clients leave the ring's room.
+    """Bound of the probability that the sum of the clients' noises does not fit into the ring.
 
-    The exact tail for one client. For more, Chernoff's bound on the sum of independent, symmetric
-    noises: 2 exp(n log E exp(rate N) - rate t). It grows with n while the room falls, so it holds for
-    fewer clients too.
+    For one client it is the exact tail. For more, it is Chernoff's bound on the sum of independent, symmetric
+    noises: 2 exp(n log E exp(rate N) - rate t). It grows with n while the room in the ring falls, so it holds
+    for fewer clients too.
     """
     room = _room(levels, num_clients, wrap_bits)
     if room < 0:

@@ -1,4 +1,4 @@
-"""Base classes of mechanisms: output values, exact output law, encoder, decoder, and the form as bytes."""
+"""Base classes of mechanisms: output values, exact output law, encoder, decoder, and serialisation."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _MAX_NAME = 64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mechanism(ABC):
-    """A mechanism for inputs in [-clip, clip]. Its law is that for a clip of 1; the clip is given on use.
+    """A mechanism for inputs in [-clip, clip]. Its law is stated for a clip of 1; the clip is given on use.
 
-    Subclasses are frozen dataclasses. A field ``claimed_epsilon`` holds the privacy loss that the design was
-    asked for. The certified one is computed when the mechanism is made, and must not exceed it.
+    Subclasses are frozen dataclasses. Their field ``claimed_epsilon`` is the privacy loss that the design had
+    to keep. The certified loss is computed when the mechanism is made, and must not exceed it.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Mechanism(ABC):
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "coordinate release"
-    """What one :attr:`epsilon` is spent on, in words; the view is local."""
+    """What :attr:`epsilon` covers, in words, in the local view."""
     norm: ClassVar[str] = "linf"
-    """Norm of the ball that inputs lie in, of radius clip: "linf" bounds each coordinate, "l2" the update."""
+    """Norm that the clip bounds: "linf" that of each coordinate, "l2" the Euclidean norm of the update."""
     outputs_floats: ClassVar[bool] = False
     """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class Mechanism(ABC):
     no_sum: ClassVar[str] = (
         "its messages cannot be added up; decode each client's, or use 'cldp_linf' or 'vqsgd_private'"
     )
-    """Why messages cannot be summed, where they cannot, and what to use instead."""
+    """The error text of a mechanism that is not summable: why, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
@@ -122,8 +122,8 @@ class Mechanism(ABC):
     def loss(self, view: View = LOCAL) -> NamedLoss:
         """The privacy loss of one :attr:`unit` in that view, with the name of the bound.
 
-        In a sum it must hold for all inputs of the other ``view.honest_count - 1`` honest clients. By default
-        it is the loss of the worst mechanism that has the certified epsilon and delta.
+        In a sum it must hold whatever the inputs of the other ``view.honest_count - 1`` honest clients are.
+        By default it is the loss of the worst mechanism that has the certified epsilon and delta.
         """
         if math.isinf(self.epsilon):
             return NamedLoss(NOT_PRIVATE)
@@ -212,7 +212,7 @@ class Mechanism(ABC):
         raise InvalidSpecError(f"{self.name}: {self.no_sum}")
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
-        """The integers modulo 2^bits, with the fewest bits, that tell all sums of honest codes apart.
+        """The integers modulo 2^bits in which codes are summed, with as few bits as honest sums need.
 
         By default the bits are those of :meth:`sum_bits`; a mechanism may know that honest sums spread less.
         """
@@ -224,9 +224,9 @@ class Mechanism(ABC):
         raise InvalidSpecError(f"mechanism {self.name!r} does not encode each coordinate to a code that sums")
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
-        """Limits, in clips, that the mean of honest codes exceeds with at most these odds.
+        """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds.
 
-        ``l2_bound`` is the largest L2 norm of a client's inputs in clips, where it is bounded.
+        ``l2_bound`` is the largest L2 norm of a client's inputs in units of the clip; None if not bounded.
         """
         return sum_limits(self.coordinate_noise, num_clients, dimension, l2_bound, odds)
 
@@ -254,7 +254,7 @@ class Mechanism(ABC):
         return {}
 
     def to_bytes(self) -> bytes:
-        """The mechanism in a compact form that :meth:`from_bytes` certifies again."""
+        """The mechanism as bytes, which :meth:`from_bytes` reads and certifies again."""
         fields = {"kind": self.kind, **written_fields(self), **self._header()}
         header = json.dumps(fields, sort_keys=True).encode()
         body = b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
@@ -268,7 +268,7 @@ class Mechanism(ABC):
         Raises CertificationError where bytes are damaged, of another version, or claim more than they hold.
         """
         if len(blob) < _PREFIX.size + _DIGEST_BYTES:
-            raise CertificationError(f"mechanism: {len(blob)} bytes are too few to be one")
+            raise CertificationError(f"mechanism: {len(blob)} bytes are too few for a mechanism")
         payload, digest = blob[:-_DIGEST_BYTES], blob[-_DIGEST_BYTES:]
         magic, version, header_length = _PREFIX.unpack_from(payload)
         if magic != _MAGIC:
@@ -277,7 +277,7 @@ class Mechanism(ABC):
             advice = "design it anew, or install the fl-privquant that wrote it"
             raise CertificationError(other_version("mechanism", version, _VERSION, advice))
         if hashlib.sha256(payload).digest() != digest:
-            raise CertificationError("mechanism: its checksum does not match, it was damaged on the way")
+            raise CertificationError("mechanism: the checksum does not match; the bytes were damaged")
         if header_length > _MAX_HEADER_BYTES:
             raise CertificationError(
                 f"mechanism: a header of {header_length} bytes, more than {_MAX_HEADER_BYTES}"
@@ -287,7 +287,7 @@ class Mechanism(ABC):
             kind, name = Mechanism._kinds[header["kind"]], header["name"]
             if not (isinstance(name, str) and name.isprintable() and len(name) <= _MAX_NAME):
                 raise ValueError(f"its name is no printable text of at most {_MAX_NAME} characters")
-            # Overflows and the like are noticed here, and not where the mechanism is used.
+            # Overflows and the like are detected here rather than where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
                 others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
                 mechanism = kind(**(read_fields(kind, header) | others))
@@ -464,7 +464,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def _table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
         """Codebook, weights, start rows and end rows of a table as they were sent, not certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
-        # The sender claims these sizes: they are checked before memory of that size is taken.
+        # The sender claims these sizes, so they are checked before memory of that size is allocated.
         if not (2 <= levels <= MAX_LEVELS and 1 <= rows <= _MAX_ROWS and 1 <= pieces < _MAX_ROWS):
             raise CertificationError(
                 f"mechanism: {levels} levels, {rows} rows, {pieces} pieces are out of range"

@@ -2,8 +2,8 @@
 
 A left bin B_l and a right bin B_r are selected as in RQM: the neighbours of the input among the bins that are
 kept (:mod:`fl_privquant.mechanisms.rqm`). The output is then B_l or B_r with probability proportional to
-e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does:
-less privacy is lost, at the price of a bias, mostly towards 0.
+e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does. So
+the privacy loss is smaller, at the price of a bias, mostly towards 0.
 
 Averages over clients keep the bias, however many clients there are. At a small epsilon the mean squared error
 of *one* estimate is far below that of any unbiased mechanism; that of a mean over many clients is not.
@@ -90,7 +90,7 @@ class BiasedTableMechanism(TableMechanism, kind="biased-table"):
 
 @register("biased", BiasedSpec, 60, "#c9ada7", cached=True)
 def design_biased(spec: BiasedSpec) -> BiasedTableMechanism:
-    """The certified mechanism with the least error inside epsilon."""
+    """The certified mechanism with the least error within epsilon."""
     margin, keep = _tune(spec)
     codebook = uniform_codebook(spec.levels, margin)
     rates: list[float] = []

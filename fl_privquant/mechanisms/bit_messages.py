@@ -5,8 +5,8 @@ a few bits for each draw. The seed does not depend on the data, so that the serv
 messages with different seeds mean nothing, so that these mechanisms are for the local view.
 
 *Quantizers* are not private. Most send a length in double precision before their other bits
-(:class:`LengthQuantizer`), so that the error is that of the direction times the squared length, whatever the
-clip. Updates outside of the ball are moved to its surface, as for every mechanism.
+(:class:`LengthQuantizer`). So the squared error is that of the direction times the squared length, whatever
+the clip. Updates outside of the ball are moved to its surface, as for every mechanism.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class QuantizerMechanism(VectorMechanism):
 
 
 class LengthQuantizer(QuantizerMechanism):
-    """A quantizer whose message begins with a length of at most 1; what follows is relative to it."""
+    """A quantizer whose message begins with a length of at most 1; the other bits are relative to it."""
 
     @property
     @abstractmethod

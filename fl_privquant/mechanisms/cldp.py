@@ -1,19 +1,20 @@
-"""CLDP: an update along one random direction, of which one bit is reported by randomized response.
+"""CLDP: one bit of the update, along a random direction, reported by randomized response.
 
 **linf** (coordinates in [-1, 1]). A coordinate is chosen uniformly; it is rounded to ±1, unbiased, and the
 sign goes through randomized response. The estimate is ± d (e^epsilon + 1) / (e^epsilon - 1) on that
-coordinate: 1 + log2(d) bits.
+coordinate. A message has 1 + log2(d) bits.
 
-**l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere, and what is reported of
-the update x is the sign of <V, x> with probability |x|, and a fair coin otherwise. The estimate is
+**l2** (Euclidean norm at most 1). A direction V is chosen uniformly on the sphere. The client reports, by
+randomized response, the sign of <V, x> with probability |x|, and a fair coin otherwise. The estimate is
 ± V (e^epsilon + 1) / (e^epsilon - 1) / E|V_1|. This has the law of the hemisphere mechanism of Duchi, Jordan
 and Wainwright, which CLDP then quantizes to a few bits per coordinate, with a little more error. Here V comes
-from a seed of 64 bits which is sent in its place, 65 bits in all. V does not depend on the data, so that the
-server may know it, and nothing is lost by this compression (as Feldman and Talwar observe).
+from a seed of 64 bits, which is sent instead of V, so that a message has 65 bits. V does not depend on the
+data, so the server may know it, and nothing is lost by this compression (as Feldman and Talwar observe).
 
 ``repeats`` above 1 is our addition: the average of that many independent draws, each at epsilon / repeats. It
-pays where epsilon is large, because a single bit can hardly make use of that. With l2 all directions come
-from the same seed: 64 bits and one for each draw. The default is the number of draws with the least error.
+reduces the error where epsilon is large, because a single bit can hardly make use of a large epsilon. With l2
+all directions come from the same seed, so a message has 64 bits and one for each draw. The default is the
+number of draws with the least error.
 
 Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, certified
 on the integer chances of the sign; unbiased for updates in the ball (l2: to 1e-9 of the clip).
@@ -106,7 +107,8 @@ register("cldp_l2", PrivateVectorSpec, 190, "#8a9a5b", plans_for_local=True)(Cld
 def direction(seed: int, draw: int, dimension: int) -> Floats:
     """The unit vector of a draw that belongs to a seed: uniform on the sphere if the seed is uniform.
 
-    Normal numbers are not numpy's, which may change with its version: client and server must get the same.
+    numpy's normal numbers are not used, because they may change with its version, and client and server must
+    get the same numbers.
     """
     address = seed.to_bytes(SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
     key = hashlib.sha256(_DOMAIN + address).digest()

@@ -65,7 +65,7 @@ class ContinuousMechanism(FloatMechanism):
             raise InvalidSpecError(f"scale: {self.scale} is not a finite number above 0")
         if not self._is_private():
             raise CertificationError(
-                f"{self.name}: noise of scale {self.scale:.9g} has not the claimed {self.statement.brief}"
+                f"{self.name}: noise of scale {self.scale:.9g} lacks the claimed {self.statement.brief}"
             )
 
     @property
@@ -89,10 +89,10 @@ class ContinuousMechanism(FloatMechanism):
         return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
-        # Inputs that are not finite are counted, and refused later; inputs far above the clip are fine.
+        # Inputs that are not finite are counted here and refused later; inputs far above the clip are valid.
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.clip(chunk.x.astype(np.float64) / chunk.clip, -1.0, 1.0)
-        # The sign is the lowest bit, which is none of those that make the uniform number.
+        # The sign is the lowest bit of a word, which is not used for the uniform number.
         signs = 1.0 - 2.0 * (chunk.words & np.uint64(1)).astype(np.float64)
         chunk.out[...] = scaled + self.scale * (signs * self._lower_quantile(open_uniforms(chunk.words)))
         return int(np.count_nonzero(~np.isfinite(chunk.x)))

@@ -1,26 +1,26 @@
 """Correlated quantization: randomized rounding whose errors cancel over clients; without privacy.
 
-**The mechanism.** As in ``stochastic``, a coordinate is rounded up to the next of evenly spaced levels if a
-uniform number is below the share f of the way to it that the coordinate has gone, else down. Here the
-numbers of n clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1,
-and the client with rank i takes the entry at i, adds its private random number from [0, 1) and divides by
-n. Each client's number is uniform, so that its estimate is unbiased, and each of n equal parts of [0, 1) has
-the number of one client. Where clients agree, the sum is off by about one step, whatever n; with independent
-numbers it would be off by sqrt(n) / 2 steps. The published version with more than two levels also shifts
-the levels at random.
+**The mechanism.** As in ``stochastic``, a coordinate that lies a share f of the way between two of the evenly
+spaced levels is rounded up if a uniform random number is below f, else down. Here the random numbers of n
+clients are *stratified*: a public seed gives each coordinate a random permutation of 0..n-1, and the client
+with rank i takes the entry at i, adds its private random number from [0, 1) and divides by n. Each client's
+number is uniform, so that its estimate is unbiased, and each of n equal parts of [0, 1) contains the number
+of exactly one client. Where clients have equal coordinates, the sum is off by about one step, whatever n;
+with independent numbers it would be off by sqrt(n) / 2 steps. The published version with more than two levels
+also shifts the levels at random.
 
 **What it needs.** The seed of the round, and for each client a different rank among the clients of the
 round: :meth:`CorrelatedMechanism.encode_ranked`. Clients of this package's Flower mod have no rank. There,
 and wherever ``encode`` is called, a client rounds with independent random numbers, and has the error of
 ``stochastic``.
 
-**Error.** For two clients with shares f and g, numbers in different ones of n parts are both below their
-shares with probability (n^2 f g - S(f, g)) / (n (n - 1)); S is the sum over parts of the product of what f
-and g cover of each, n min(f, g) unless both end in the same part. Sums over all pairs follow from sorted
-shares: :meth:`CorrelatedMechanism.squared_error_of_mean` is exact.
+**Error.** For two clients with shares f and g, whose numbers are in different ones of n parts, both numbers
+are below their shares with probability (n^2 f g - S(f, g)) / (n (n - 1)). Here S is the sum over parts of the
+product of the fractions of a part that f and g cover; it is n min(f, g) unless both end in the same part.
+Sums over all pairs follow from sorted shares, so :meth:`CorrelatedMechanism.squared_error_of_mean` is exact.
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased.
-Assumes: nothing about the inputs; for errors that cancel, ranks that differ and one seed a round.
+Assumes: nothing about the inputs; for errors that cancel, ranks that differ and one seed per round.
 Reference: Suresh, Sun, Ro, Yu, "Correlated Quantization for Distributed Mean Estimation and Optimization",
 ICML 2022.
 """
@@ -100,7 +100,7 @@ def design_correlated(spec: CorrelatedSpec) -> CorrelatedMechanism:
 
 
 def _entries(stream: RandomStream, num_clients: int, rank: int, count: int) -> Floats:
-    """(count,) the entries at ``rank`` of random permutations of 0..num_clients - 1, one a coordinate.
+    """(count,) the entries at ``rank`` of random permutations of 0..num_clients - 1, one per coordinate.
 
     Each coordinate has a random word for every rank. A client's entry is the number of smaller words.
     """

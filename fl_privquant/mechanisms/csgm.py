@@ -1,19 +1,20 @@
 """CSGM: each coordinate is reported with some probability, as one random bit under normal noise; for sums.
 
 **The mechanism.** A client reports a coordinate x in [-1, 1] with probability ``share``, else nothing (0).
-What it reports is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the
-result is rounded to an integer and clamped to as many levels as there are. The law is linear in x, a
-mixture of the two rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. The two
-rows are a certified table, and the accountant bounds what a sum of n draws from it reveals
-(:mod:`fl_privquant.loss.two_row_sums`, :mod:`fl_privquant.loss.blanket`). That bound includes what the
-authors count as amplification by sampling, and the rounding, and it holds for bounded L2 norms too.
+The report is a bit of mean x: 1 with probability (1 + x) / 2, else -1. Normal noise is added, and the result
+is rounded to an integer and clamped to the available levels. The law is linear in x, a mixture of the two
+rows at -1 and 1, so that integers divided by their mean at x = 1 are unbiased. The two rows are a certified
+table, and the accountant bounds what a sum of n draws from it reveals (:mod:`fl_privquant.loss.two_row_sums`,
+:mod:`fl_privquant.loss.blanket`). That bound includes the effect that the authors count as amplification by
+sampling, and the rounding, and it holds for bounded L2 norms too.
 
 **The view.** Sampling helps privacy only against those who do not learn which coordinates a client reported.
-In the sum over clients nobody does. In the local view the server sees each code; the certified ``epsilon`` is
-of that code, noise included, and holds there. It is large for the little noise that suffices in a sum.
+In the sum over clients nobody learns it. In the local view the server sees each code. The certified
+``epsilon`` is that of a code, noise included, in this view. It is large, because the little noise that
+suffices in a sum does not hide a single code well.
 
-**What differs from the publication.** There, the server is trusted to add all the noise, and a client sends
-only the bits of the coordinates that it sampled: ``share`` of them. Here, each client adds its part of the
+**Difference from the publication.** There, the server is trusted to add all the noise, and a client sends
+only the bits of the coordinates that it sampled, a ``share`` of them. Here, each client adds its part of the
 noise, so that secure aggregation is enough; every coordinate then carries a code.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
@@ -41,7 +42,7 @@ from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 
-# Standard deviations of the noise that are tried, where a bit is ±1: from nearly none to nearly all clamped.
+# The range of standard deviations of the noise that are tried, where a bit is ±1.
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
 _STEPS = 40
 # Codes reach at most this many standard deviations of the noise.
@@ -56,7 +57,7 @@ class CsgmSpec(Spec):
 
     epsilon: float | None = None
     levels: Annotated[int, whole_in(3, MAX_LEVELS)] = 16
-    """Largest number of output values, from 3 on. An odd number is used, and no more than the noise needs."""
+    """Largest number of output values, 3 or more. An odd number is used, no larger than the noise needs."""
     share: Annotated[float, number_in("(0, 1]")] = 0.5
     """Probability with which a client reports a coordinate."""
     noise: Annotated[float | None, number_in(f"[{_LEAST_NOISE}, {_MOST_NOISE}]")] = None
@@ -65,15 +66,15 @@ class CsgmSpec(Spec):
 
 @register("csgm", CsgmSpec, 76, "#e07a5f")
 def design_csgm(spec: CsgmSpec) -> TableMechanism:
-    """The certified mechanism, with the least noise inside epsilon unless the noise is given."""
+    """The certified mechanism, with the least noise within epsilon unless the noise is given."""
     most, share, noise, epsilon = (spec.levels - 1) // 2, spec.share, spec.noise, spec.epsilon
     if noise is None:
         noise = _least_noise(most, share, float(epsilon or 0.0))
     table = _table(most, share, float(noise))
     if epsilon is not None and table.epsilon > epsilon:
         raise InfeasibleDesignError(
-            f"noise: {noise:g} with {spec.levels} levels costs epsilon {table.epsilon:g} a coordinate, above "
-            f"{epsilon:g}; raise noise, or leave it out"
+            f"noise: {noise:g} with {spec.levels} levels costs epsilon {table.epsilon:g} per coordinate, "
+            f"above {epsilon:g}; raise noise, or leave it out"
         )
     claimed = table.epsilon if epsilon is None else float(epsilon)
     return TableMechanism("csgm", table, claimed, parameters={**spec.parameters(), "noise": noise})
@@ -102,7 +103,7 @@ def _clamped_normal(half: int, mean: float, noise: float) -> Floats:
 
 
 def _table(most: int, share: float, noise: float) -> CertifiedTable:
-    """The law in integers. Output values follow from these, so that inputs of -1 and 1 are met exactly."""
+    """The law in integers. Output values follow from the integers, which makes -1 and 1 exactly unbiased."""
     # Codes further out are too rare for accurate ratios of 32-bit weights.
     half = min(most, max(1, math.floor(1.0 + _REACHED * noise)))
     weights = np.maximum(np.rint(csgm_law(half, share, noise).end_rows[-1] * TOTAL_WEIGHT), 1.0)
@@ -119,7 +120,7 @@ def _least_noise(most: int, share: float, epsilon: float) -> float:
     low, high = _LEAST_NOISE, _MOST_NOISE
     if _table(most, share, high).epsilon > epsilon:
         raise InfeasibleDesignError(
-            f"epsilon: {epsilon:g} takes more noise than {_MOST_NOISE:g}; raise epsilon, or lower share"
+            f"epsilon: {epsilon:g} needs more noise than {_MOST_NOISE:g}; raise epsilon, or lower share"
         )
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)

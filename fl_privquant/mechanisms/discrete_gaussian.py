@@ -5,8 +5,9 @@ certified on the table that the noise is drawn from, not by a formula for the co
 Assumes: nothing about the inputs.
 Reference: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020 (the
 noise); Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with
-Secure Aggregation", ICML 2021 (rounding, noise and wrap on each client). There the sum of the clients' noises
-protects a client; the guarantee above, for the local view, rests on its own noise alone.
+Secure Aggregation", ICML 2021 (rounding, noise and wrap on each client). In that paper the sum of the
+clients' noises protects a client; the guarantee above, for the local view, rests on the client's own noise
+alone.
 """
 
 from __future__ import annotations

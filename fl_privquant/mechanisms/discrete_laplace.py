@@ -1,7 +1,8 @@
 """Discrete Laplace: randomized rounding plus noise with P[k] proportional to exp(-|k| / scale).
 
-This is two-sided geometric noise: neighbouring probabilities differ by a factor exp(1 / scale), hence those
-D = levels - 1 apart, the largest difference of rounded inputs, by exp(D / scale). So scale = D / epsilon.
+This is two-sided geometric noise: probabilities of neighbouring integers differ by a factor exp(1 / scale).
+So those of integers D = levels - 1 apart, the largest difference of rounded inputs, differ by exp(D / scale),
+and scale = D / epsilon.
 
 Guarantee: pure ``epsilon``-differential privacy of each coordinate and release, local view, certified in
 exact arithmetic on the table that the noise is drawn from; unbiased.
@@ -21,7 +22,7 @@ from fl_privquant.mechanisms.integer_privacy import certified_epsilon
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.sampling.discrete import DiscreteLaplace, IntegerNoise
 
-# How far below epsilon to design, as the table is rounded and cut: little, where it ends far out.
+# How far below epsilon to design, as shares that are tried in turn, because the table is rounded and cut.
 _ROUNDING_ROOMS = [Fraction(1, 10**digits) for digits in range(12, 5, -1)]
 
 

@@ -1,12 +1,12 @@
 """DRIVE: the signs of a randomly rotated update, and one length; without privacy.
 
-With R a random rotation that both ends know by a seed, the estimate is R^T sign(R x) times |x|^2 / |R x|_1.
-For a uniform rotation it is unbiased: its inner product with x is |x|^2, and the rest has no preferred
-direction. Up to 64 coordinates the rotation is uniform. Above, it is two Hadamard transforms with random
-signs, of a power of two of coordinates to which zeros are added, and only nearly unbiased. Measured on
-vectors of one to three coordinates that are not 0, the worst for such a rotation, with 100 and 1000
-coordinates: a bias of 0.7 % of the length, and an error up to 2.4 % above that of a uniform rotation, which
-is the one that is stated.
+With R a random rotation that both ends derive from a seed, the estimate is R^T sign(R x) times
+|x|^2 / |R x|_1. For a uniform rotation it is unbiased: its inner product with x is |x|^2, and the rest has no
+preferred direction. Up to 64 coordinates the rotation is uniform. Above, it is two Hadamard transforms with
+random signs, of a vector that zeros extend to a power of two of coordinates, and the estimate is only nearly
+unbiased. This was measured with 100 and 1000 coordinates, on vectors with one to three coordinates that are
+not 0, the worst for such a rotation: the bias was 0.7 % of the length, and the error up to 2.4 % above that
+of a uniform rotation, which is the one that is stated.
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased up to 64 coordinates, above as measured.
 Assumes: nothing about the inputs.
@@ -57,7 +57,7 @@ class DriveMechanism(LengthQuantizer, kind="drive"):
         if self.dimension == 1:
             return 0.0
         size = self.rotated_dimension
-        # The error is spread evenly over all directions across the input, those of added zeros included.
+        # The error is spread evenly over all directions orthogonal to the input, added zeros included.
         return (size * _inverse_square(size) - 1.0) * (self.dimension - 1.0) / (size - 1.0)
 
     def _quantized(self, x: Floats, source: Continuation) -> tuple[float, Bits]:
@@ -121,7 +121,7 @@ def _inverse_square(dimension: int) -> float:
         # 1 / (1 + |sin 2a|) over all angles a.
         return 2.0 / math.pi
     # For normal numbers g, 1 / |g|_1^2 is the integral of t e^(-t |g|_1), and |g| is independent of g / |g|
-    # with 1 / |g|^2 = 1 / (d - 2) on average. In units in which the integrand falls off like e^-t.
+    # with 1 / |g|^2 = 1 / (d - 2) on average. The scale is such that the integrand falls off like e^-t.
     scale = math.sqrt(math.pi / 2.0) / dimension
 
     def integrand(t: float) -> float:

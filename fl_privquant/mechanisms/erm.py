@@ -52,7 +52,7 @@ class ErmSpec(LeastErrorSpec):
 
 @register("erm", ErmSpec, 30, "#edae49", cached=True)
 def design_erm(spec: ErmSpec) -> TableMechanism:
-    """The certified mechanism, with the least error inside epsilon where parameters are free."""
+    """The certified mechanism. Parameters that are not given are tuned for the least error within epsilon."""
     if spec.epsilon is None:
         codebook = Codebook.from_values(spec.bins or ())
         gamma = float(spec.gamma or 0.0)

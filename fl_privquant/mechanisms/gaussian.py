@@ -27,7 +27,7 @@ from fl_privquant.mechanisms.continuous import ContinuousMechanism
 from fl_privquant.mechanisms.registry import Spec, register
 from fl_privquant.statement import LOCAL, View
 
-# Keeps sensitivity / sigma, which is rounded, from exceeding the separation that is allowed.
+# Ensures that sensitivity / sigma does not exceed the allowed separation by rounding.
 _FLOAT_ROOM = 1.0 + 1e-10
 
 

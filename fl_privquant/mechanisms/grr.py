@@ -4,8 +4,8 @@ The input is rounded at random to one of ``levels`` points from -1 to 1, unbiase
 probability e^epsilon / (e^epsilon + levels - 1), each other one with 1 / (e^epsilon + levels - 1). The points
 sum to 0, so that values of (e^epsilon + levels - 1) / (e^epsilon - 1) times the points are unbiased.
 
-With two levels this is ``one_bit``. More levels pay only where e^epsilon is well above their number, because
-wrong answers are drawn whatever their distance to the input.
+With two levels this is ``one_bit``. More levels reduce the error only where e^epsilon is well above their
+number, because wrong answers are drawn whatever their distance to the input.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table; unbiased.
@@ -56,8 +56,8 @@ def response_table(epsilon: float, levels: int) -> CertifiedTable:
     common = TOTAL_WEIGHT - (levels - 1) * rare
     if common <= rare:
         raise InvalidSpecError(
-            f"epsilon: {epsilon} is too small for weights of 32 bits among {levels} levels; use 1e-8 or more "
-            "for 2 levels, and more, or fewer levels, for others"
+            f"epsilon: {epsilon} is too small for weights of 32 bits among {levels} levels; raise epsilon "
+            "(2 levels need 1e-8 or more), or lower levels"
         )
     weights = np.full((levels, levels), rare, dtype=np.int64)
     np.fill_diagonal(weights, common)

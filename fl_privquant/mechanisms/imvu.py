@@ -1,25 +1,25 @@
 """I-MVU: MVU with rows interpolated in the exponents, so that the law is smooth in the input.
 
-Between the rows a and b of two neighbouring grid points MVU interpolates linearly: the law has a kink at
+Between the rows a and b of two neighbouring grid points MVU interpolates linearly. So its law has a kink at
 every grid point, and close inputs can be far easier to tell apart than their distance suggests. I-MVU
 interpolates natural parameters instead, p(t) proportional to a^(1 - t) b^t for t from 0 to 1. The Fisher
 information of such a law is small everywhere, and with it the Rényi divergence per squared distance of
 inputs, so that the cost of an update with bounded L2 norm does not grow with its dimension.
 
-What is sampled here is this law at ``rows_per_cell`` points of each grid cell, and linear in between. That
-law is certified, and :func:`fl_privquant.loss.renyi.renyi_per_squared_distance` bounds its divergence. The
-published mechanism puts p(t) at the input a share t into the cell, where it is biased; here a row is put at
-its own mean, which makes it unbiased everywhere. Normalised, p(t) can exceed both a and b; where it does, MVU
-is designed for a smaller loss, so that all rows stay inside ``epsilon``.
+The law that is sampled here has the rows p(t) at ``rows_per_cell`` points of each grid cell, and is linear in
+between. It is certified, and :func:`fl_privquant.loss.renyi.renyi_per_squared_distance` bounds its
+divergence. The published mechanism uses p(t) for the input at a share t of the cell, where it is biased; here
+a row is used for the input at its own mean, which makes it unbiased everywhere. Normalised, p(t) can exceed
+both a and b; where it does, MVU is designed for a smaller loss, so that all rows stay within ``epsilon``.
 
-The grid rows are those of MVU under ``metric="l1"``: under the strict constraint they change by e^epsilon
-within one or two cells, which no interpolation smooths. Rate of order 2 times mean squared error, 4
-values, 1 for a Gaussian: MVU 2.62 / 3.14 / 11.3 at epsilon 0.5 / 1 / 3, strict rows interpolated
-2.53 / 2.71 / -, these 1.19 / 1.32 / 1.52.
+The grid rows are those of MVU under ``metric="l1"``. Under the strict constraint they change by e^epsilon
+within one or two cells, which no interpolation smooths. The product of the Rényi rate of order 2 and the mean
+squared error, with 4 values and at epsilon 0.5 / 1 / 3 (a Gaussian has 1), is 2.62 / 3.14 / 11.3 for MVU,
+2.53 / 2.71 / - for interpolated strict rows, and 1.19 / 1.32 / 1.52 for this mechanism.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table; unbiased. For updates at L2 distance D, a Rényi divergence of at most
-``renyi_per_squared_distance(mechanism.law, order)`` (D / clip)^2 a release, whatever the dimension.
+``renyi_per_squared_distance(mechanism.law, order)`` (D / clip)^2 per release, whatever the dimension.
 Assumes: nothing about the inputs.
 Reference: Guo, Chaudhuri, Stock, Rabbat, "Privacy-Aware Compression for Federated Learning Through
 Numerical Mechanism Design", ICML 2023.
@@ -57,9 +57,9 @@ class ImvuSpec(Spec):
     levels: int = 4
     """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: int = 3
-    """2^input_bits grid points of the MVU that is interpolated."""
+    """The MVU that is interpolated has 2^input_bits grid points."""
     rows_per_cell: Annotated[int, whole_in(1, 256)] = 16
-    """How many rows each grid cell gets."""
+    """Number of interpolated rows per grid cell."""
     max_code: int = 4095
     """The lattice that values are rounded to has this many steps."""
 
@@ -74,7 +74,7 @@ class ImvuSpec(Spec):
 
 @register("imvu", ImvuSpec, 50, "#2e6f4e", cached=True)
 def design_imvu(spec: ImvuSpec) -> TableMechanism:
-    """The certified mechanism whose interpolated rows have the privacy loss asked for."""
+    """The certified mechanism whose interpolated rows stay within ``epsilon``."""
     grid_spec, codebook = _fitting(spec)
 
     def certify(law: Law) -> TableMechanism:
@@ -113,7 +113,7 @@ def interpolated(law: Law, rows_per_cell: int) -> Law:
 
 
 def _fitting(spec: ImvuSpec) -> tuple[MvuSpec, Codebook]:
-    """MVU's spec and values at a privacy loss whose interpolated law stays inside epsilon."""
+    """The spec and the values of an MVU whose interpolated law stays within epsilon."""
     epsilon = spec.epsilon
     for _ in range(_MOST_STEPS):
         grid_spec = spec.grid_spec(epsilon)

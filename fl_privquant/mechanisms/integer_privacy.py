@@ -1,7 +1,7 @@
 """The privacy of integer noise, certified in exact integer arithmetic on the probabilities that are drawn.
 
-**Approximate.** A release is j + N with an integer j in 0..D and noise N. Its delta at epsilon, for inputs
-a shift s apart, is the hockey-stick divergence
+**Approximate DP.** A release is j + N with an integer j in 0..D and noise N. Its delta at epsilon, for
+integers a shift s apart, is the hockey-stick divergence
 
     delta_s = sum over y of max(P[N = y] - e^epsilon P[N = y - s], 0).
 
@@ -11,17 +11,18 @@ P[N <= t - s]. For every t this grows with s, hence so does delta_s; by symmetry
 of the input mixes integers j, and the divergence is jointly convex: a mixture is at most as bad as its worst
 pair. Reducing modulo a power of two is post-processing.
 
-What is drawn is a table of integer units, within ``total_variation`` T of that ideal law. Its own delta_D is
-computed from the units; two laws that are each moved by T move a divergence by at most (1 + e^epsilon) T, and
-going to the ideal law and back for another shift costs that twice.
+Noise is drawn from a table of integer units, whose law is within a total variation distance T
+(``total_variation``) of that ideal law. The table's own delta_D is computed from the units. If each of two
+laws is changed by T, their divergence changes by at most (1 + e^epsilon) T. To compare delta_s with delta_D,
+one goes to the ideal law and back, which costs that twice.
 
-**Pure.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon. So
+**Pure DP.** A table ends somewhere, and an output that only some inputs can reach has no finite epsilon. So
 j + N is clamped to the range from -C to D + C, where D + C is within the table. This is post-processing, and
 hardly ever happens. With probabilities p_k that fall with k, and tails T_k = p_k + p_{k+1} + ..., the worst
 ratio of an output is p_k / p_{k+D} for some k < C, or T_C / T_{C+D} at an end.
 
 Guarantee: :func:`certified_delta` and :func:`certified_epsilon` are never below the delta and epsilon of
-what is drawn, for any shift up to D.
+the noise that is drawn, for any shift up to D.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _EXP_BITS = 192
 _DECIMAL = Context(prec=100)
 # A unit of a magnitude is 2^-127, and each sign has half of it.
 _SIGNED_BITS = 128
-# How far below MAX_EPSILON the search for an epsilon begins, in halvings.
+# The search for an epsilon begins at MAX_EPSILON / 2^_HALVINGS.
 _HALVINGS = 20
 # How close calibration comes to the least noise, as a share of its variance.
 _CLOSE = 1e-7
@@ -84,8 +85,9 @@ def certified_delta(noise: IntegerNoise, max_shift: int, epsilon: float) -> floa
 def epsilon_at(noise: IntegerNoise, max_shift: int, delta: float) -> float:
     """An epsilon at which ``delta`` is certified, the least one to 6 digits; infinite if there is none.
 
-    Powers of two are tried up to ``MAX_EPSILON``: far beyond the least one no delta is certified any more, as
-    the table's distance to the ideal law counts e^epsilon times.
+    Powers of two are tried up to ``MAX_EPSILON``, the smallest first. Trying only the largest would fail: the
+    table's distance to the ideal law counts e^epsilon times, so that far above the least epsilon no delta is
+    certified any more.
 
     >>> from fl_privquant.sampling.discrete import DiscreteLaplace
     >>> round(epsilon_at(DiscreteLaplace(3), max_shift=3, delta=1e-20), 4)
@@ -150,6 +152,6 @@ def calibrate(
 
 
 def _signed_units(noise: IntegerNoise) -> list[int]:
-    """Probability of 0, 1, ... in units of 2^-128: those of a magnitude stand for two signs."""
+    """Probabilities of 0, 1, ... in units of 2^-128. The units of a magnitude are shared by its two signs."""
     units = noise.units()
     return [2 * units[0], *units[1:]]

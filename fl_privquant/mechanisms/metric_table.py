@@ -2,9 +2,9 @@
 
 Guarantee, ``metric="l1"``: for all inputs x, x' in [-clip, clip] and every output i, P[M(x) = i] <=
 exp(metric_epsilon |x - x'| / clip) P[M(x') = i], up to :data:`fl_privquant.loss.renyi.INPUT_ROUNDING` in |x
-- x'| / clip (the sampler rounds inputs at random with 32 bits). Two updates at L1 distance D lose at most
-metric_epsilon * D / clip in all their coordinates together: 2 R metric_epsilon / clip where updates are
-clipped to L1 norm R.
+- x'| / clip (the sampler rounds inputs at random with 32 bits). For two updates at L1 distance D the losses
+of all coordinates together are at most metric_epsilon * D / clip, which is 2 R metric_epsilon / clip where
+updates are clipped to L1 norm R.
 
 Guarantee, ``metric="l2-grid"``: P[M(x) = i] <= exp(metric_epsilon |x - x'|^2 / clip^2) P[M(x') = i] for
 inputs that are knots. The loss of two grid updates at L2 distance D is at most metric_epsilon * D^2 /
@@ -79,8 +79,8 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
         """The usual bounds and, with metric "l1", the loss by the L1 distance of whole updates."""
         losses = super().update_losses(norms, dimension, view)
-        # Not for "l2-grid": its bound is for inputs that are knots. Others are rounded to knots first, and
-        # the rounded updates can be further apart than the norm allows.
+        # With "l2-grid" the bound is for inputs that are knots only. Other inputs are rounded to knots first,
+        # and the rounded updates can be further apart than the norm allows.
         if self.metric != "l1" or norms == NO_NORMS:
             return losses
         # An L2 norm bounds the L1 norm as well.
@@ -123,7 +123,7 @@ def certified_metric_epsilon(table: CertifiedTable, metric: str) -> float:
 
 
 def _l1_slope(weights: Ints, means: list[int], step: Fraction) -> float:
-    """Largest |w_b - w_a| / (min(w_a, w_b) h) over neighbouring rows: the largest slope of a log p."""
+    """Largest |w_b - w_a| / (min(w_a, w_b) h) over neighbouring rows, which is the largest slope of log p."""
     lengths = float(step) * np.diff(np.array(means, dtype=np.float64))
     slopes = np.abs(np.diff(weights, axis=0)) / np.minimum(weights[1:], weights[:-1]) / lengths[:, None]
     worst = Fraction(0)

@@ -2,15 +2,15 @@
 
 **The mechanism.** For an update x in the unit ball, N unit vectors are drawn, independent and uniform on
 the sphere. Those inside the cap around x / |x| (around its opposite with probability (1 - |x|) / 2) have
-weight e^eta, the others weight 1, as the density of PrivUnit at eta has on the sphere. The index of one is
-drawn with these weights. The estimate is that codeword times a constant. Unlike in ``shared_codebook`` the
+weight e^eta, the others weight 1, in proportion to the density of PrivUnit at eta. The index of one of them
+is drawn with these weights. The estimate is that codeword times a constant. Unlike in ``shared_codebook`` the
 number of codewords inside the cap is random.
 
 **Privacy.** The weights are divided by their sum, which depends on how many codewords lie in the cap. So
-the loss is not eta. Its authors prove at most 2 eta; the largest ratio of two chances of an index is e^eta
-((N - 1) e^eta + 1) / (e^eta + N - 1), with all others outside the cap for one update and inside for the
-other. That is what is stated and certified here, in integers, for every codebook: eta is what ``epsilon``
-leaves room for, about half of it when N is large.
+the loss is not eta. The authors prove that it is at most 2 eta. Exactly, the largest ratio of two chances of
+an index is e^eta ((N - 1) e^eta + 1) / (e^eta + N - 1), with all other codewords outside the cap for one
+update and inside for the other. This ratio is stated and certified here, in integers, for every codebook; eta
+is the largest one that keeps it within ``epsilon``, about half of ``epsilon`` when N is large.
 
 **Unbiased.** The law of the codebook is the same after each rotation, so that the mean of the codeword has
 the direction of x; its length is a sum over the number of codewords inside the cap, a binomial variable.

@@ -2,10 +2,10 @@
 
 An input is rounded at random, unbiased, to one of 2^input_bits equidistant grid points of [-1, 1]. Then one
 of m values is drawn from the row of that grid point. So the law is piecewise linear, with its knots at the
-grid. Values and rows minimise the mean variance *at the grid points*, by the
-published trust-region method (:mod:`fl_privquant.design.alphabet`); equal values are
-merged, and they are rounded to a lattice of ``max_code`` steps so that sums of codes stay narrow. The rows
-are then the exact optimum for these values, by linear programming.
+grid points. Values and rows minimise the mean variance *at the grid points*, by the published trust-region
+method (:mod:`fl_privquant.design.alphabet`). Equal values are merged, and values are rounded to a lattice of
+``max_code`` steps, so that sums of codes need few bits. The rows are then the exact optimum for these values,
+by linear programming.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view, certified on the
 integer table; unbiased. With a ``metric`` also a loss per distance, see
@@ -53,12 +53,12 @@ class MvuSpec(Spec):
     contained_in: ClassVar[str | None] = "optm"
 
     epsilon: float
-    """Privacy loss, as of every mechanism; under a metric, that between inputs at -clip and clip (the
+    """Privacy loss per coordinate; under a metric, the loss between inputs at -clip and clip (this is the
     published epsilon, whose inputs lie in [0, 1])."""
     levels: Annotated[int, _LEVELS] = 4
     """Number of output values, 2 to 64; fewer are used where some of them coincide."""
     input_bits: Annotated[int | None, whole_in(1, 6)] = None
-    """2^input_bits grid points; if not given, as many bits as the output has, but 3 at most."""
+    """There are 2^input_bits grid points; if not given, as many bits as the output has, but 3 at most."""
     metric: Annotated[str, one_of(*METRICS)] = "none"
     """``none`` (the published "strict"), ``l1`` or ``l2-grid``."""
     max_code: int = 4095
@@ -71,7 +71,7 @@ class MvuSpec(Spec):
             object.__setattr__(self, "input_bits", bits)
         if not 4 * self.levels <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
-                f"max_code: {self.max_code} is outside {4 * self.levels}..{FINE_MAX_CODE}, which is for "
+                f"max_code: {self.max_code} is outside {4 * self.levels}..{FINE_MAX_CODE}, the range for "
                 f"{self.levels} levels"
             )
 
@@ -105,7 +105,7 @@ def mvu_values(spec: MvuSpec) -> Codebook:
     else:
         alphabet = design_alphabet(spec.epsilon, spec.levels, spec.grid, spec.metric)
     distinct = _distinct(alphabet)
-    # Rounding must not bring the outermost value below what epsilon needs, with some room for the slack.
+    # Rounding must not bring the outermost value below the one that epsilon needs, with room for the slack.
     least = least_metric_value(spec.metric, spec.epsilon, spec.grid) * (1.0 + 1e-6)
     edge = max(float(distinct[-1]), least)
     if distinct.size < 2 or not np.isfinite(edge):

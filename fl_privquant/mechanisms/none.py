@@ -10,7 +10,7 @@ clip, and the sum of up to 4096 clients fits the 32 bits of a masked code.
 Guarantee: none; ``epsilon`` is infinite. Floats come back bit for bit. Sums of fixed-point codes are exact;
 rounding is unbiased to 2^-33 of a step, with a variance of at most a quarter of the squared step (a sixth on
 average over uniform inputs).
-Assumes: finite inputs; fixed point cuts off what lies beyond the clip.
+Assumes: finite inputs; in fixed point, coordinates beyond the clip are clipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Randomness
 
 DEFAULT_BITS: Final = 20
-"""Bits of a fixed-point coordinate, unless others are asked for."""
+"""Bits of a fixed-point coordinate by default."""
 
 _BITS = whole_in(2, 30)
 # The widest integers that secure aggregation sums.
@@ -47,7 +47,7 @@ class NoSpec(Spec):
 
 
 class NoMechanism(FloatMechanism, kind="none"):
-    """The identity on finite floats; ``clip`` and ``rng`` are taken and not used."""
+    """The identity on finite floats; ``clip`` and ``rng`` are accepted and ignored."""
 
     lossless = True
     _form = "floats unchanged"

@@ -34,7 +34,7 @@ class OneBitSpec(Spec):
 
     @classmethod
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
-        """All but the number of levels, which is 2."""
+        """The given parameters that this mechanism has, except the number of levels, which is always 2."""
         return {key: value for key, value in super().accepted(wishes).items() if key != "levels"}
 
     @classmethod

@@ -37,11 +37,11 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
-# Slightly beyond the least value, at which only the two-point mechanism is feasible.
+# The search begins slightly beyond the least outermost value, at which only two values are feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
 _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
-# On a finer grid neighbours may lose less, so that the outer values would lie further out.
+# On a finer grid the loss between neighbours must be smaller, so that the outer values would lie further out.
 _GRID_KNOTS = 5
 
 PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
@@ -76,13 +76,13 @@ class OptmSpec(LeastErrorSpec):
     """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. Without a limit,
     the mean absolute error is least with outer values, and a squared error, that are infinite."""
     num_knots: Annotated[int | None, whole_in(2, 4097)] = None
-    """Knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With ``metric="l2-grid"``
-    the inputs that the guarantee is for; 5 if not given."""
+    """Number of knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With
+    ``metric="l2-grid"`` these are the inputs that the guarantee is for; 5 if not given."""
     constraints: Annotated[str, one_of("constraint1", "constraint2")] = "constraint1"
     """For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m)."""
     metric: Annotated[str, one_of(*METRICS)] = "none"
-    """What the loss of two inputs may grow with: ``none`` (any two may lose ``epsilon``), ``l1`` or
-    ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case."""
+    """The distance that bounds the loss between two inputs: ``none`` (it may be ``epsilon`` for all),
+    ``l1`` or ``l2-grid``. ``epsilon`` is the loss between -clip and clip in either case."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,11 +93,11 @@ class OptmSpec(LeastErrorSpec):
         if self.metric != "none" and self.family != "free":
             raise InvalidSpecError(
                 f"metric: {self.metric!r} goes with family='free', not {self.family!r}, whose law jumps at "
-                "bins: the loss of two inputs on both sides of a bin would not fall with their distance"
+                "bins, so that two inputs on either side of a bin differ however close they are"
             )
         if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(
-                f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, which is for "
+                f"max_code: {self.max_code} is outside {self.levels - 1}..{FINE_MAX_CODE}, the range for "
                 f"{self.levels} levels"
             )
 

@@ -2,12 +2,12 @@
 
 ``pq.design("optm", objective="aggregate", ...)`` is this mechanism.
 
-Guarantee: for updates clipped to the L2 norm ``norm_ratio`` * clip, of which the server sees only the secure
-sum over ``num_clients`` clients, of whom the stated fractions may be corrupt or lost: a whole run of
-``rounds`` rounds is (``run_epsilon``, ``run_delta``)-private for one client's updates replaced by any others
-of that norm. Certified by :mod:`fl_privquant.loss.two_row_sums` on the table, or the bits, that are sampled.
-The loss of one coordinate in the local view is certified too, as of any table.
-Assumes: secure aggregation; the honest clients that the fractions leave in each round.
+Guarantee: Let updates be clipped to the L2 norm ``norm_ratio`` * clip, and let the server see only their
+secure sum over ``num_clients`` clients, of whom the stated fractions may be corrupt or lost. Then a whole run
+of ``rounds`` rounds is (``run_epsilon``, ``run_delta``)-private for one client's updates replaced by any
+others of that norm. This is certified by :mod:`fl_privquant.loss.two_row_sums` on the table, or the bits,
+that are sampled. The loss of one coordinate in the local view is certified too, as for any table. Assumes:
+secure aggregation, and in each round the honest clients that the fractions leave.
 
 It is the best of three kinds: sums of up to ``levels - 1`` stratified bits
 (:mod:`fl_privquant.mechanisms.stratified_bits`), which are the bits of the Poisson binomial mechanism (Chen,
@@ -56,9 +56,9 @@ _NAME = "optm_aggregate"
 _MOST_LEVELS = 256
 _LEVELS = checks.whole_in(2, _MOST_LEVELS, "; for the sum of many clients 8 are enough")
 _MOST_EPSILON = 1e6
-# Independent bits are tried if the error is at least this times that of a central Gaussian.
+# Independent bits are tried if the error is more than this many times that of a central Gaussian.
 _LAX = 1.1
-# Tables are tried if they could reduce the error by more than this; the search takes long.
+# Tables are tried if they could reduce the error by more than this factor, because the search takes long.
 _WORTH = 1.005
 
 
@@ -69,11 +69,11 @@ class AggregateSpec(Spec):
     spends_on: ClassVar[Unit] = Unit.TOTAL
 
     num_clients: Annotated[int, checks.whole_in(1, 1 << 24)]
-    """Clients that are asked in a round."""
+    """Clients that are sampled in a round."""
     dimension: Annotated[int, checks.whole_in(1, 1 << 31)]
     """Number of coordinates."""
     run_epsilon: float
-    """The target with ``run_delta``: what all rounds may cost a client, in the aggregate view."""
+    """The target, with ``run_delta``: the epsilon that all rounds may cost a client in the aggregate view."""
     run_delta: float = 1e-5
     rounds: Annotated[int, checks.whole_in(1, 1 << 20)] = 1
     """Rounds that a client takes part in."""
@@ -218,8 +218,8 @@ def _independent_bits_may_lead(spec: AggregateSpec, best: SumOfBitsDesign, input
     """Whether the bits of the Poisson binomial mechanism may have less error, by a quick estimate.
 
     With the same theta their error is not less. But the certificate of stratified bits, a chain of unequal
-    steps (:mod:`fl_privquant.loss.normal_pairs`), is a little weaker, so that theirs may allow a larger
-    theta.
+    steps (:mod:`fl_privquant.loss.normal_pairs`), is a little weaker, so that independent bits may be allowed
+    a larger theta.
     """
     if best.trials == 1:
         return False

@@ -48,7 +48,7 @@ from fl_privquant.statement import LOCAL, View
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _ERROR_PANELS = 512
-# Another, slower certificate is tried if the error is at least this times that of a central Gaussian.
+# Another, slower certificate is tried if the error is more than this times that of a central Gaussian.
 _LAX = 1.1
 _MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
 
@@ -61,7 +61,7 @@ class PbmSpec(Spec):
 
     epsilon: float | None = None
     levels: int = 16
-    """Number of codes: one more than trials."""
+    """Number of codes, which is one more than the number of trials."""
     theta: Annotated[float | None, number_in("(0, 0.5)")] = None
     """How much the probability of a success moves with the input, above 0 and below 1/2."""
 
@@ -86,17 +86,17 @@ class PbmSpec(Spec):
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """The number of bits and the theta with the least error."""
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
-        given = dict(wish.parameters)
-        most = int(given.pop("levels", 2**wish.bits)) - 1
+        parameters = dict(wish.parameters)
+        most = int(parameters.pop("levels", 2**wish.bits)) - 1
         best = binomial_bits(target, wish.norm_ratio, most)
         if best is None:
             raise InfeasibleDesignError(f"no sum of at most {most} bits meets epsilon {epsilon:g}")
-        return {"levels": best.trials + 1, "theta": (_HALF - best.rare) / TOTAL_WEIGHT, **given}
+        return {"levels": best.trials + 1, "theta": (_HALF - best.rare) / TOTAL_WEIGHT, **parameters}
 
 
 @register("pbm", PbmSpec, 70, "#8d6a9f", plans_for_sums=True, plans_for_local=True)
 def design_pbm(spec: PbmSpec) -> PbmMechanism:
-    """The certified mechanism with the largest theta inside the target."""
+    """The certified mechanism with the given theta, or with the largest one within epsilon."""
     trials = spec.levels - 1
     if spec.epsilon is not None:
         rare = _rare_for_epsilon(trials, spec.epsilon)
@@ -117,8 +117,8 @@ class PbmMechanism(SumOfBits, kind="pbm"):
     def law(self) -> Law:
         """The binomial rows at 129 inputs, linear in between.
 
-        For privacy this is the mechanism itself: likelihood ratios are monotone, so that every divergence is
-        worst between -1 and 1, whose rows are exact. Its errors are slightly above those of the mechanism.
+        Its privacy is that of the mechanism itself: likelihood ratios are monotone, so that every divergence
+        is largest between -1 and 1, whose rows are exact. Its errors are slightly above the mechanism's.
         """
         knots = np.linspace(-1.0, 1.0, _LAW_KNOTS)
         return Law.from_knots(self.values, knots, self.pmf(knots))
@@ -143,7 +143,7 @@ class PbmMechanism(SumOfBits, kind="pbm"):
         return total
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """The losses of every sum of bits, and those of a blanket, with each bit as a coordinate."""
+        """The bounds for every sum of bits, and one by a blanket, which counts each bit as a coordinate."""
         losses = super().update_losses(norms, dimension, view)
         if norms.l2 is None:
             return losses
@@ -157,11 +157,11 @@ class PbmMechanism(SumOfBits, kind="pbm"):
 
 @lru_cache(maxsize=64)
 def binomial_bits(target: RunTarget, norm_ratio: float, most: int) -> SumOfBitsDesign | None:
-    """The Poisson binomial bits, at most so many, with the least error for rotated updates at the norm bound.
+    """At most ``most`` Poisson binomial bits with the least error for rotated updates at the norm bound.
 
     Bits are designed for the exact worst case of the other clients. With few clients or a large budget the
-    bound by a blanket is better, and theta becomes as large as that bound allows. ``norm_ratio`` is the L2
-    clip over the coordinate clip.
+    bound by a blanket is better, and theta is then as large as that bound allows. ``norm_ratio`` is the L2
+    clip divided by the coordinate clip.
     """
     spread = math.sqrt(target.dimension) / norm_ratio
     square = clipped_moments(spread)[0] / spread**2

@@ -3,25 +3,25 @@
 **The mechanism.** For an update x in the unit ball let u be x / |x|, or its opposite with probability (1 -
 |x|) / 2, which makes the length right on average. With some probability a unit vector is drawn uniformly
 from the cap {v: <v, u> >= h}, otherwise from the rest of the sphere. The estimate is that vector times a
-constant. The height h is the one with the least error for epsilon and the number of coordinates: with it no
-unbiased local mechanism has less error.
+constant. The height h is the one with the least error for epsilon and the number of coordinates. No unbiased
+local mechanism has less error than PrivUnit with this height.
 
-**Privacy.** The density of what is drawn has two values, whatever the update. Their ratio follows from the
+**Privacy.** The density of the drawn vector has two values, whatever the update. Their ratio follows from the
 probability of the cap, an integer of 2^128 chances, and from the cap's measure, which is bounded from below
-in decimal arithmetic (:mod:`fl_privquant.law.cap`); the stated epsilon is the logarithm of the largest
-ratio that these allow. What is drawn inside the cap are floating-point numbers, whose last digits can reveal
-more than exact real numbers do. So this mechanism is for comparison; ``shared_codebook`` has nearly the same
-error in integers.
+in decimal arithmetic (:mod:`fl_privquant.law.cap`). The stated epsilon is the logarithm of the largest ratio
+that these allow. The drawn vector consists of floating-point numbers, whose last digits can reveal more than
+exact real numbers do. So this mechanism is for comparison; ``shared_codebook`` has nearly the same error in
+integers.
 
 **ProjUnit** (``projected`` = k). The update is first projected onto k orthonormal directions that come from
-a seed, and the direction of the projection goes through PrivUnit of k coordinates. The directions do not
+a seed, and the direction of the projection is encoded by PrivUnit of k coordinates. The directions do not
 depend on the data and their law is the same after each rotation, so that the estimate has the direction of
-x on average; its length is divided by the mean length of a projection. A message is then 64 bits and k
-floats.
+x on average; its length is divided by the mean length of a projection. A message then consists of 64 bits and
+k floats.
 
 Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, for exact
 real numbers; unbiased for updates in the ball, to 1e-6 of the length of the estimate.
-Assumes: exact arithmetic inside the cap and outside.
+Assumes: exact arithmetic when vectors are drawn inside and outside the cap.
 Reference: Bhowmick, Duchi, Freudiger, Kapoor, Rogers, "Protection Against Reconstruction and Its
 Applications in Private Federated Learning", 2018; Asi, Feldman, Talwar, "Optimal Algorithms for Mean
 Estimation under Local Differential Privacy", ICML 2022; Asi, Feldman, Nelson, Nguyen, Talwar, "Fast Optimal
@@ -74,15 +74,15 @@ class PrivUnitSpec(PrivateVectorSpec):
     planned_repeats = 1
 
     projected: Annotated[int | None, whole_in(1, _MOST_PROJECTED)] = None
-    """Number of random directions that an update is projected onto first. None: not projected."""
+    """Number of random directions that an update is projected onto first; None for no projection."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
     """A random unit vector, more likely near the update's direction; see :class:`VectorMechanism`.
 
-    A message is the floats of each draw in single precision, as words of 32 bits, after those of the seed
-    where updates are projected. ``projected`` is 0 where they are not.
+    A message is the floats of each draw in single precision, as words of 32 bits. Where updates are
+    projected, the words of the seed come first. ``projected`` is 0 where they are not.
     """
 
     outputs_floats: ClassVar[bool] = True
@@ -98,7 +98,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
 
     @property
     def drawn_coordinates(self) -> int:
-        """Coordinates of what is drawn: those of the update, or of its projection."""
+        """Number of coordinates of a drawn vector: that of the update, or of its projection."""
         return min(self.projected, self.dimension) or self.dimension
 
     @property
@@ -129,7 +129,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
             odds = exponent.exp() * (1 - Decimal(10) ** -44) * low / (1 - low)
             outside = int(CHANCES / (1 + odds)) + 1
         if odds * (1 - low) <= low:
-            raise InvalidSpecError(f"epsilon: {self.claimed_epsilon} is too small for PrivUnit; raise it")
+            raise InvalidSpecError(f"epsilon: {self.claimed_epsilon} is too small; raise epsilon")
         return CHANCES - outside, outside
 
     @cached_property
@@ -184,7 +184,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
             draws = floats.reshape(self.repeats, self.drawn_coordinates)
             norms = np.linalg.norm(draws, axis=1)
         if not np.all(np.abs(norms - 1.0) < 1e-3):
-            raise InvalidUpdateError("message: its floats are no unit vector; they were damaged or made up")
+            raise InvalidUpdateError("message: its floats are not a unit vector; they are damaged or made up")
         if self.projected:
             seed = int(words[0]) | int(words[1]) << _WORD
             total = np.zeros(self.dimension)

@@ -1,8 +1,8 @@
-"""QSGD: coordinates over the update's length, rounded at random to evenly spaced values; without privacy.
+"""QSGD: coordinates divided by the update's length, rounded at random to even steps; without privacy.
 
-|x_i| / |x| is rounded at random, unbiased, to one of its two neighbouring multiples of 1 / s, and sent with
-its sign, after the length |x|. (The published code for these integers is shorter where most are 0; here all
-take the same number of bits.)
+A message has the length |x| and then, for each coordinate, its sign and |x_i| / |x|, rounded at random,
+unbiased, to one of the two neighbouring multiples of 1 / s. (The published code for these integers is shorter
+where most are 0; here all take the same number of bits.)
 
 Guarantee: none; ``epsilon`` is infinite. Unbiased.
 Assumes: nothing about the inputs.
@@ -36,7 +36,7 @@ class QsgdSpec(QuantizerSpec):
     """The specification of QSGD; see :class:`QuantizerSpec`."""
 
     levels: Annotated[int, _LEVELS] = 16
-    """Values that a coordinate can have, 3 to 65536; the largest odd number of them is used."""
+    """Number of values of a coordinate, 3 to 65536; the largest odd number up to it is used."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,7 +70,7 @@ class QsgdMechanism(LengthQuantizer, kind="qsgd"):
     def unit_error(self) -> float:
         if self.dimension == 1:
             return 0.0
-        # The angle a to the plane across an axis has density cos(a)^(d - 2), which vanishes far from 0.
+        # The angle a to the plane orthogonal to an axis has density cos(a)^(d - 2), negligible far from 0.
         most = min(math.pi / 2.0, 40.0 / math.sqrt(self.dimension))
         steps = math.sin(most) * self.steps
         ends = np.arcsin(np.minimum(np.append(np.arange(0.0, steps), steps) / self.steps, 1.0))

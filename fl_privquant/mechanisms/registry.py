@@ -68,13 +68,13 @@ class Spec:
     spends_on: ClassVar[Unit] = Unit.COORDINATE
     """What a design's epsilon is for: one coordinate, one round of a client, or its whole run."""
     variants: ClassVar[tuple[Variant, ...]] = (Variant(),)
-    """The designs that are compared with other mechanisms."""
+    """The variants of this mechanism that comparisons show."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
     instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
     """The parameters that define a design if ``epsilon`` is not given."""
     contained_in: ClassVar[str | None] = None
-    """A mechanism that can express all these designs. If it has less error, this one's search got stuck."""
+    """A mechanism that contains all these designs. If it has less error, this one's search got stuck."""
 
     def __post_init__(self) -> None:
         given = self._given()
@@ -120,7 +120,7 @@ class Spec:
 
     @classmethod
     def planned_ratio(cls, wish: Wish) -> float:
-        """L2 clip over coordinate clip for a run whose mechanisms choose it, of about the least error."""
+        """The ratio of L2 clip and coordinate clip with about the least error, if mechanisms choose it."""
         if not wish.in_sum or wish.delta == 0.0:
             return usual_norm_ratio(wish.dimension)
         return math.sqrt(wish.dimension) / cls.best_clip(wish)
@@ -137,12 +137,12 @@ class Spec:
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """A quick estimate of the :meth:`proposal`, if there is one. It serves choices, never a statement."""
+        """A quick estimate of the :meth:`proposal`, if there is one. It guides choices, never a statement."""
         return None
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The parameters of a design for a run, with that epsilon for what it :attr:`spends_on`."""
+        """The parameters of a design for a run, with that epsilon for the unit that it :attr:`spends_on`."""
         wanted = {"epsilon": epsilon, "levels": 2**wish.bits, "num_clients": wish.num_clients}
         return cls.accepted(wanted) | dict(wish.parameters)
 
@@ -178,7 +178,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 @dataclass(frozen=True)
 class Entry(Generic[SpecT]):
-    """A registered mechanism: its name, what specifies it, what builds it, and how it is listed."""
+    """A registered mechanism: its name, its spec, its builder, and how it is listed."""
 
     name: str
     spec: type[SpecT]
@@ -188,16 +188,16 @@ class Entry(Generic[SpecT]):
     colour: str
     """Its colour in pictures; chosen by the name if empty."""
     cached: bool = False
-    """Whether designs are kept on disk, which pays where they take longer to find than to load."""
+    """Whether designs are kept on disk, which is useful if they take longer to find than to load."""
     plans_for_sums: bool = False
     """Whether plans for secure sums consider it by default."""
     plans_for_local: bool = False
     """Whether plans for the local view consider it by default."""
     scouts: bool = False
-    """Whether planners try it first, to know where to search: its design takes no time, and costs alike."""
+    """Whether planners try it first to learn where to search: its design is quick, its cost typical."""
     variant_of: tuple[str, str, str] | None = None
-    """Another mechanism, and a parameter of ``design`` with the value that stands for this one: for a variant
-    of that mechanism that has another spec."""
+    """For a variant of another mechanism that has a spec of its own: the name of that mechanism, and the
+    parameter of ``design`` and its value that select this variant."""
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
@@ -230,8 +230,8 @@ def mechanisms() -> tuple[str, ...]:
 def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     """The mechanisms that plans consider by default; those designed for the target itself come first.
 
-    For sums of updates with a norm bound (``by_norm``), a mechanism with a variant designed for them is left
-    out.
+    For sums of updates with a norm bound (``by_norm``), a mechanism is left out if it has a variant that is
+    designed for such sums.
     """
     replaced = {
         listed.variant_of[0] for listed in _ENTRIES.values() if listed.variant_of and listed.plans_for_sums
@@ -266,10 +266,10 @@ def colours() -> dict[str, str]:
 
 
 def label_of(name: str, parameters: Mapping[str, Any]) -> str:
-    """The label of a design: its mechanism's name, and the variant that its parameters make it.
+    """The label of a design: its mechanism's name, and the variant that its parameters select.
 
-    Parameters that are not given have the value of the mechanism's spec. Of several variants that fit, the
-    one with the most parameters is named.
+    Parameters that are not given have their default value. If several variants fit, the one with the most
+    parameters is named.
     """
     spec = entry(name).spec
     defaults = {field.name: field.default for field in dataclasses.fields(spec)}
@@ -321,7 +321,7 @@ def design(
             del parameters[key]
             break
     chosen = entry(name)
-    known = chosen.spec.parameter_names()
+    names = chosen.spec.parameter_names()
     if bits is not None:
         if levels is not None:
             raise InvalidSpecError(f"bits={bits} and levels={levels}: give one of the two")
@@ -329,10 +329,10 @@ def design(
     if levels is not None:
         parameters["levels"] = levels
     for key in parameters:
-        if key not in known:
+        if key not in names:
             raise InvalidSpecError(
-                f"{key}: not a parameter of {name!r}, which takes {', '.join(sorted(known))}"
-                f"{checks.nearest(key, known)}"
+                f"{key}: not a parameter of {name!r}, which takes {', '.join(sorted(names))}"
+                f"{checks.nearest(key, names)}"
             )
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])
@@ -354,15 +354,15 @@ def design(
 
 
 def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
-    """The mechanism that the design cache holds, certified again, if it is the one that is asked for."""
+    """The mechanism in the bytes of the design cache, certified again, if it has that name and spec."""
     mechanism = Mechanism.from_bytes(blob)
     if mechanism.name != name:
         raise CertificationError(f"it holds mechanism {mechanism.name!r}, not {name!r}")
-    # As JSON stores them: lists for tuples. A builder may have added parameters that it found.
-    for key, asked in json.loads(json.dumps(spec.parameters())).items():
+    # Parameters are compared as JSON stores them, with lists for tuples. A builder may have added others.
+    for key, wanted in json.loads(json.dumps(spec.parameters())).items():
         stored = mechanism.parameters.get(key)
-        if stored != asked:
-            raise CertificationError(f"its {key} is {stored!r}, not {asked!r}")
+        if stored != wanted:
+            raise CertificationError(f"its {key} is {stored!r}, not {wanted!r}")
     epsilon = getattr(spec, "epsilon", None)
     if epsilon is not None and mechanism.epsilon > epsilon:
         raise CertificationError(mechanism.statement.above(epsilon))
@@ -370,7 +370,7 @@ def _stored(blob: bytes, name: str, spec: Spec) -> Mechanism:
 
 
 def checked_epsilon(epsilon: float, most: float = MOST_EPSILON, covers: str = "coordinate") -> float:
-    """The privacy loss as a float, if it is one that can be designed for; ``covers`` is for messages."""
+    """The privacy loss as a float, if it can be designed for; error texts say that ``covers`` has it."""
     typical = f"typical values for one {covers} are 0.5 to 8"
     value = checks.positive("epsilon", epsilon, f"; {typical}")
     if not _LEAST_EPSILON <= value <= most:

@@ -51,7 +51,7 @@ class RqmSpec(LeastErrorSpec):
 
 @register("rqm", RqmSpec, 20, "#d1495b", cached=True)
 def design_rqm(spec: RqmSpec) -> TableMechanism:
-    """The certified mechanism, with the least error inside epsilon where parameters are free."""
+    """The certified mechanism. Parameters that are not given are tuned for the least error within epsilon."""
     if spec.epsilon is None:
         margin, keep = float(spec.margin or 0.0), float(spec.keep or 0.0)
         law = rqm_law(_bins(spec.levels, margin), keep)
@@ -70,7 +70,7 @@ def rqm_law(bins: Floats, keep: float) -> Law:
 
 
 def nearest_kept(count: int, keep: float) -> Floats:
-    """(count,) probabilities that each of so many bins, the last one next to the input, is the nearest kept.
+    """(count,) probabilities that each bin is the nearest kept one, where the last is next to the input.
 
     >>> nearest_kept(3, 0.5)
     array([0.25, 0.25, 0.5 ])

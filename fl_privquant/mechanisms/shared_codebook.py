@@ -1,20 +1,20 @@
 """A whole update as one index into a random codebook that both ends know: local privacy in a few bits.
 
 **The mechanism.** For an update x in the unit ball, a codebook of M unit vectors is drawn, independent and
-uniform on the sphere. The k of them that lie nearest to x / |x| (to its opposite with probability (1 - |x|)
-/ 2, which makes the length right on average) are drawn with weight e^epsilon each, the other M - k with
-weight 1. What is sent is the index that was drawn. The estimate is the codeword at that index, times a
-constant.
+uniform on the sphere. The client draws the index of one of these codewords. The k codewords nearest to x /
+|x| (to its opposite with probability (1 - |x|) / 2, which makes the length right on average) have weight
+e^epsilon each, the other M - k have weight 1. The client sends the index. The estimate is the codeword at
+that index, times a constant.
 
 **Privacy.** Given the codebook, which does not depend on the data, each index has one of two chances,
 whatever the update. Their ratio, of two integers, is at most e^epsilon. So privacy does not depend on which
 codewords were taken for the nearest, and floating-point errors cannot harm it.
 
-**Unbiased.** The codebook's law is the same after every rotation. So the expectation of the codeword that
-is drawn has the direction of x, and its length is the chance of a near codeword, less that of a far one,
-times the expected sum of the k largest of M projections. With V a coordinate of a uniform unit vector, F
-its distribution function and G(t) the integral of F^-1 from t to 1, that sum is M E[G(T)], T a Beta(M - k,
-k) variable (the level of the largest projection that is not among the k, integrated by parts); and G(F(v))
+**Unbiased.** The codebook's law is the same after every rotation. So the expectation of the drawn codeword
+has the direction of x. Its length is the chance of a near codeword, less that of a far one, times the
+expected sum of the k largest of M projections. Let V be a coordinate of a uniform unit vector, F its
+distribution function and G(t) the integral of F^-1 from t to 1. That sum is M E[G(T)], where T is a Beta(M -
+k, k) variable (the level of the largest projection that is not among the k, integrated by parts); and G(F(v))
 is (1 - v^2)^((d - 1) / 2) / ((d - 1) B(1/2, (d - 1) / 2)). The codebook itself is computed in single
 precision, which moves the estimate by some 1e-6 of its length.
 
@@ -27,8 +27,9 @@ needs its own codebook, as the mean of updates with a common one would stay in t
 
 **Many coordinates.** Encoding takes M d normal numbers. ``Encoding(keep=...)`` rotates an update by a fast
 transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec.subset`), for which M k
-numbers are enough. The noise in the estimate is what it was, as it is in proportion to the number of
-coordinates and to the squared norm; what it costs is d / k - 1 times the squared norm of the mean update.
+numbers are enough. The noise in the estimate stays the same, as it is in proportion to the number of
+coordinates and to the squared norm. The additional error is d / k - 1 times the squared norm of the mean
+update.
 
 Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, certified
 on the integer chances of an index; unbiased for updates in the ball, to 1e-6 of the length of the estimate.
@@ -63,16 +64,16 @@ from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation
 
 _MOST_LEVELS = 1 << 16
-# Numbers that a codebook may have. These take a core some minutes; a server must not ask for more.
+# The most numbers in a codebook. They take a core some minutes, and a server must not demand more.
 _MOST_NUMBERS = 1 << 34
 RARE = 1 << 64
 """Weight of a far codeword."""
 
-# The largest exponent of weights: beyond it, a far codeword is drawn less than once in 10^26 times.
+# The largest exponent of weights. With it, a far codeword is drawn less than once in 10^26 times.
 _MOST_EXPONENT = 60
 
 
-# Sizes of codebooks that a design tries, and the factor above the optimal error that is near enough.
+# Sizes of codebooks that a design tries, and the factor above the optimal error that is accepted.
 _USUAL_LEVELS = tuple(1 << bits for bits in range(3, 13))
 _NEAR_OPTIMUM = 1.01
 # With fewer coordinates hardly any codebook comes near the optimum.
@@ -84,7 +85,7 @@ class SharedCodebookSpec(PrivateVectorSpec):
     """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`."""
 
     levels: int | None = None
-    """Number M of codewords, 2 to 65536. None: the mechanism's choice of a power of two up to 2^12."""
+    """Number M of codewords, 2 to 65536; None lets the mechanism choose a power of two up to 2^12."""
 
     @classmethod
     def candidate(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class CodebookMechanism(SeededVectorMechanism):
 
     @property
     def _share(self) -> float:
-        """Epsilon of one draw; that of all draws together is not above what is claimed."""
+        """Epsilon of one draw, rounded so that all draws together stay within the claimed epsilon."""
         share = self.claimed_epsilon / self.repeats
         if Fraction(share) * self.repeats > Fraction(self.claimed_epsilon):
             share = math.nextafter(share, 0.0)
@@ -190,7 +191,7 @@ def subset_response(near: Ints, levels: int, weights: tuple[int, int], source: C
     if drawn < near.size * common:
         return int(near[drawn // common])
     other = (drawn - near.size * common) // rare
-    # The far index of that rank: it is shifted by the number of near ones before it.
+    # The far index of that rank is the rank plus the number of near indices before it.
     return int(other + np.searchsorted(near - np.arange(near.size), other, side="right"))
 
 
@@ -205,7 +206,7 @@ def near_weight(epsilon: float) -> int:
         context.prec = 60
         weight = int(min(Decimal(epsilon), Decimal(_MOST_EXPONENT)).exp() * RARE * (1 - Decimal(10) ** -50))
     if weight <= RARE:
-        raise InvalidSpecError(f"epsilon: {epsilon} a draw is too small for chances of 64 bits; raise it")
+        raise InvalidSpecError(f"epsilon: {epsilon} per draw is too small for 64-bit chances; raise epsilon")
     return weight
 
 

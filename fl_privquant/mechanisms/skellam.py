@@ -5,8 +5,8 @@ certified on the table that the noise is drawn from, not by the paper's Rényi b
 Assumes: nothing about the inputs.
 Reference: Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning",
 NeurIPS 2021. Sums of Skellam noises are Skellam noise: the aggregate of n clients has n times the
-variance. There that sum protects a client; the guarantee above, for the local view, rests on its own
-noise alone.
+variance. In that paper the sum protects a client; the guarantee above, for the local view, rests on the
+client's own noise alone.
 """
 
 from __future__ import annotations

@@ -1,28 +1,30 @@
 """Snapping: Laplace noise whose sum with the input is snapped to a lattice and clamped.
 
-The input, clamped to [-clip, clip], gets Laplace noise of scale lambda; the sum is rounded to the nearest
-multiple of Lambda, the smallest power of two that is not below lambda (except for 1e-6 of it), and clamped to
-[-bound, bound]. So the digits of a float do not reveal the input, as those of the usual Laplace mechanism do.
+Laplace noise of scale lambda is added to the input, clamped to [-clip, clip]. The sum is rounded to the
+nearest multiple of Lambda, the smallest power of two that is not below lambda (except for 1e-6 of it), and
+clamped to [-bound, bound]. So the digits of a float do not reveal the input, as those of the usual Laplace
+mechanism do.
 
 **How it is drawn.** The published algorithm computes noise as a logarithm in floats, of a full-precision
 uniform number, and pays for their rounding with 2^-49 bound / lambda on top of epsilon, given a correctly
 rounded logarithm, which numpy does not promise. The same law can be drawn without logarithms, as Laplace
-noise is memoryless. Where the sum leaves the input's own cell of the lattice, up or down, how many cells
-further it goes is geometric and independent of the input. So
+noise is memoryless: where the sum leaves the input's own cell of the lattice, up or down, the number of cells
+that it goes further is geometric and independent of the input. So
 
-* the cell that the input lies in, and the input's place in it, r in [-1/2, 1/2], decide between down, stay
-  and up: with rho = Lambda / lambda, exp(-rho (1/2 ± r)) / 2 for the outer two. These are floats, good to
-  2^-50, turned into chances of 2^64;
-* how many cells further comes from chances of 2^64, the same for every input, as many cells at a time as
-  12 scales of the noise, below which chances of 64 bits keep their digits.
+* the cell that the input lies in, and the input's place in it, r in [-1/2, 1/2], determine the chances of
+  down, stay and up: with rho = Lambda / lambda, those of down and up are exp(-rho (1/2 ± r)) / 2. These are
+  floats, accurate to 2^-50, turned into integer chances of 2^64;
+* the number of cells further is drawn with integer chances of 2^64 that are the same for every input. They
+  are for blocks of as many cells as 12 scales of the noise, within which chances of 64 bits keep their
+  digits.
 
-Privacy does not rest on the input's digits: whatever rounding does to it, it ends up at one cell and place.
+Privacy does not rest on the input's digits: however the input is rounded, it ends up at one cell and place.
 
 Guarantee: ``epsilon``-differential privacy of each coordinate and release, local view. It is the exact loss
 of the law, 2 clip / lambda, plus a bound for the rounding of the chances, computed from these integers with
 50 digits (some 1e-13). *Not* unbiased: rounding to the nearest moves the mean a little towards the lattice,
-the clamp moves it inwards; :meth:`SnappingMechanism.bias` is exact.
-Assumes: an exponential function in floats that is good to 4 units in the last place.
+and the clamp moves it inwards; :meth:`SnappingMechanism.bias` is exact.
+Assumes: an exponential function in floats that is accurate to 4 units in the last place.
 Reference: Mironov, "On Significance of the Least Significant Bits for Differential Privacy", CCS 2012
 (section 5.2).
 """
@@ -53,13 +55,13 @@ from fl_privquant.sampling.stream import Continuation, Randomness
 
 # Largest relative error of the ratio of two of the floating-point chances of down, stay and up.
 _FLOAT_ROOM = Decimal(2) ** -46
-# Noise beyond this many scales is clamped if no bound is given: one draw in 10^6.
+# If no bound is given, noise beyond this many scales is clamped, which happens once in 10^6 draws.
 _DEFAULT_SCALES = 14.0
 _PANELS = 256
 _BLOCK_SCALES = 12.0
-# How far inside epsilon to design, so that the rounding of chances has room.
+# How far below epsilon to design, so that there is room for the rounding of chances.
 _RELATIVE_ROOM, _ABSOLUTE_ROOM = 1e-9, 2e-12
-# A step slightly below the scale is as good, and avoids one that is twice as large.
+# The step may be slightly below the scale, which avoids a step that is twice as large.
 _LEAST_RATE = 1.0 - 1e-6
 _MAX_REACH = 512
 _GRID = 4097
@@ -70,7 +72,7 @@ _EXPONENTS = range(-9, 41)
 class SnappingSpec(Spec):
     """The specification of the snapping mechanism."""
 
-    # It computes with rates, not with exponentials of epsilon.
+    # Larger than for other mechanisms, as no exponential of epsilon is computed.
     most_epsilon = 1e6
 
     epsilon: float
@@ -180,7 +182,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
             for side in (1.0, -1.0)
         )
         goes_up = chunk.words < up
-        # Down takes the chances from the other end of 2^64; ~ mirrors them without overflow.
+        # Down uses the upper end of the words 0..2^64 - 1; ~ mirrors a word without overflow.
         goes_down = ~chunk.words < down
         jump = 1 + self._cells_further(chunk)
         moved = cell + np.where(goes_up, jump, np.where(goes_down, -jump, 0))
@@ -191,7 +193,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
         rising = self._further[::-1]
         words = np.empty(chunk.x.size, dtype=np.uint64)
         chunk.stream.fill(words, chunk.second_words)
-        # The number of cells passed is the number of chances above the word.
+        # The number of cells passed is the number of chances that are above the word.
         cells = rising.size - np.searchsorted(rising, words, side="right")
         for i in np.flatnonzero(cells == rising.size).tolist():
             # The noise is memoryless: after a whole block, which one in 10^5 passes, the count starts anew.
@@ -205,7 +207,7 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
 
     @cached_property
     def _further(self) -> Words:
-        """Chances of 2^64 to go at least 1, 2, ... cells further: exp(-rate n), for a block of cells."""
+        """Integer chances of 2^64 to go at least n = 1, 2, ... cells further, exp(-rate n), for one block."""
         return np.array([int(power * 2**64) for power in self._powers[1:]], dtype=np.uint64)
 
     @cached_property
@@ -219,8 +221,9 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     def epsilon(self) -> float:
         """The loss of the law, 2 / scale, plus twice the largest error of the logarithm of a probability.
 
-        A probability is that of down, stay or up, times that of so many whole blocks of cells, times that of
-        so many cells in the next one: exactly so many, or for the outermost level at least so many.
+        The probability of an output is that of down, stay or up, times that of passing a number of whole
+        blocks of cells, times that of a number of cells in the next block: of exactly that number, or for the
+        outermost level of at least that number.
         """
         with localcontext() as context:
             context.prec = 50

@@ -25,7 +25,7 @@ from fl_privquant.sampling.stream import RandomStream
 _DOMAIN = b"fl_privquant codebook v1"
 # Numbers of a codebook that are in memory at a time.
 _AT_ONCE = 1 << 21
-# Beyond this e^epsilon is no float; caps are then as small as possible.
+# For a larger epsilon e^epsilon is not a float; caps are then as small as possible.
 _MOST_EXPONENT = 700.0
 _GRID = 2001
 _TRAPEZOIDS = 4001
@@ -67,8 +67,8 @@ def largest_sum(levels: int, count: int, upper: Callable[[Floats], Floats]) -> f
     """
     if count >= levels:
         return float(levels * upper(np.array([1.0]))[0])
-    # The probability T below the largest number that is not among them is a Beta variable. On a grid of
-    # s with T = 1 / (1 + e^-s) the rule of trapezoids converges exponentially.
+    # The quantile level T of the largest number that is not among them is a Beta variable. On a grid of
+    # s with T = 1 / (1 + e^-s) the trapezoidal rule converges exponentially.
     a, b = float(levels - count), float(count)
     centre, width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
     s = centre + 40.0 * width * np.linspace(-1.0, 1.0, _TRAPEZOIDS)
@@ -94,8 +94,8 @@ def privunit_squared_error(epsilon: float, dimension: int) -> float:
     """Squared error of PrivUnit with the best cap, for a unit vector: the least of all local mechanisms.
 
     A uniform direction is drawn with weight e^epsilon from the cap of measure q around the input, and with
-    weight 1 from the rest; scaled to be unbiased. With the mean m of what is drawn along the input the error
-    is 1 / m^2 - 1, at the cap for which it is least.
+    weight 1 from the rest, and scaled to be unbiased. With m the mean inner product of the drawn direction
+    and the input, the error is 1 / m^2 - 1, for the cap with which it is least.
 
     >>> [round(privunit_squared_error(epsilon, 7850) / 7850, 3) for epsilon in (1.0, 2.0, 4.0, 8.0)]
     [6.33, 1.617, 0.435, 0.133]
@@ -105,16 +105,17 @@ def privunit_squared_error(epsilon: float, dimension: int) -> float:
 
 
 def _length(height: Floats, epsilon: float, dimension: int) -> Floats:
-    """The mean inner product of the input and what is drawn."""
+    """The mean inner product of the input and the drawn direction."""
     lift = math.expm1(min(epsilon, _MOST_EXPONENT))
     return np.asarray(lift * cap_mean(height, dimension) / (1.0 + lift * cap_share(height, dimension)))
 
 
 @dataclass(frozen=True)
 class RandomCodebook:
-    """Random unit vectors that belong to a seed; each can be computed without the others.
+    """Random unit vectors that are derived from a seed; each can be computed without the others.
 
-    They are normal numbers in pairs (Box and Muller), each pair from one word of a :class:`RandomStream`.
+    Their directions are those of vectors of normal numbers, which are made in pairs (Box and Muller), each
+    pair from one word of a :class:`RandomStream`.
     """
 
     seed: int
@@ -123,7 +124,7 @@ class RandomCodebook:
 
     @property
     def _words(self) -> int:
-        """Words of a codeword."""
+        """Number of random words per codeword."""
         return -(-self.dimension // 2)
 
     @cached_property
@@ -132,7 +133,7 @@ class RandomCodebook:
         return RandomStream(hashlib.sha256(_DOMAIN + address).digest(), simulated=True)
 
     def normals(self, first: int, count: int) -> NDArray[np.float32]:
-        """(count, dimension) normal numbers, of which the codewords from ``first`` on are the directions."""
+        """(count, dimension) normal numbers, whose directions are the codewords from ``first`` on."""
         words = np.empty(count * self._words, dtype=np.uint64)
         self._stream.fill(words, first * self._words)
         halves = words.view(np.uint32).reshape(-1, 2)
@@ -170,7 +171,7 @@ class RandomCodebook:
 
 
 def orthonormal_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
-    """(count, dimension) orthonormal vectors that belong to a seed, with a law that no rotation changes."""
+    """(count, dimension) orthonormal vectors derived from a seed, with a law that no rotation changes."""
     normals = RandomCodebook(seed, draw, dimension).normals(0, count).astype(np.float64)
     factor, triangle = np.linalg.qr(normals.T)
     # The signs make the factor unique, and so its law uniform.
@@ -193,7 +194,7 @@ def projection_above(share: float, dimension: int) -> float:
     if dimension == 1:
         return 1.0
     half = 0.5 * (dimension - 1.0)
-    # Computed by the square, or by 1 minus the square, whichever keeps more digits.
+    # Computed from the square, or from 1 minus the square, whichever is more accurate.
     if share > 0.01:
         return math.sqrt(float(special.betaincinv(0.5, half, 1.0 - 2.0 * share)))
     return math.sqrt(1.0 - float(special.betaincinv(half, 0.5, 2.0 * share)))
@@ -208,7 +209,7 @@ def mean_projection(dimension: int) -> float:
     half = dimension / 2.0
     if dimension <= 64:
         return math.gamma(half) / (math.sqrt(math.pi) * math.gamma(half + 0.5))
-    # A ratio of large Gammas would lose its digits: here it is a series, accurate to 1e-12.
+    # A ratio of large Gammas would lose its digits. This series for it is accurate to 1e-12.
     inverse = 1.0 / half
     series = 1.0 + inverse * (-1 / 8 + inverse * (1 / 128 + inverse * (5 / 1024 - inverse * 21 / 32768)))
     return 1.0 / (math.sqrt(math.pi * half) * series)

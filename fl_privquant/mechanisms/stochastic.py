@@ -56,7 +56,8 @@ class RoundingMechanism(Mechanism):
         return rounding_variance(self.max_code + 1, density)
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        # An input a share f of the way between two points errs by f or 1 - f, with probability 1 - f or f.
+        # For an input a share f of the way between two points the error is f or 1 - f, with probability
+        # 1 - f or f.
         return self.step * 2.0 * self._rounding_variance(density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:

@@ -3,18 +3,18 @@
 For input x in [-1, 1] let m + f = trials (1 + x) / 2, with m a whole number and 0 <= f < 1. The code is the
 number of ones among ``trials`` bits, of which m are from the upper row, one is from the upper row with
 probability f, and the others are from the lower row. The estimate (code - trials / 2) / (trials theta) is
-unbiased, as that of the Poisson binomial mechanism with the same bits. There the number of bits from the
-upper row is binomial. Here it is the same mean, rounded at random to a neighbouring whole number, which has
-the least variance of all random whole numbers of that mean. So the variance of the estimate is
+unbiased, like that of the Poisson binomial mechanism with the same bits. There the number of bits from the
+upper row is binomial. Here it is the mean of that binomial, rounded at random to a neighbouring whole number,
+which has the least variance of all random whole numbers of that mean. So the variance of the estimate is
 
-    (1 / (4 theta^2) - 1) / trials + 4 f (1 - f) / trials^2    instead of    (1 / (4 theta^2) - x^2) / trials:
+    (1 / (4 theta^2) - 1) / trials + 4 f (1 - f) / trials^2    instead of    (1 / (4 theta^2) - x^2) / trials.
 
-the same at all inputs, except for the rounding, so that large inputs are hidden as well as small ones. The
-certificate of the secure sum is the same (:mod:`fl_privquant.loss.two_row_sums`, step 5).
+It is the same at all inputs, except for the rounding, so that large inputs are hidden as well as small ones.
+The certificate of the secure sum is the same (:mod:`fl_privquant.loss.two_row_sums`, step 5).
 
-Guarantee: as every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`, for each coordinate and release,
-local view. In the secure sum of clients whose updates have a bounded L2 norm, that of ``optm_aggregate``,
-which designs it.
+Guarantee: in the local view, for each coordinate and release, that of every
+:class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`. In the secure sum of clients whose updates have a
+bounded L2 norm, that of ``optm_aggregate``, which designs it.
 Assumes: nothing about the inputs. For the sum: clients that follow the protocol; corrupt clients and those
 that dropped out do not count.
 """
@@ -50,7 +50,7 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
 
     @cached_property
     def law(self) -> Law:
-        """The law: exact at the inputs of which a whole number of bits is from the upper row, else linear."""
+        """The exact law: linear between the inputs with a whole number of bits from the upper row."""
         knots = np.linspace(-1.0, 1.0, self.trials + 1)
         return Law.from_knots(self.values, knots, self._rows)
 
@@ -66,7 +66,7 @@ class StratifiedBits(SumOfBits, kind="stratified_bits"):
         return (0.25 / self.theta**2 - 1.0) / self.trials + rounding
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
-        """Random codes; takes a word a coordinate from ``rng``, and half a word for each of its bits."""
+        """Random codes; takes a word per coordinate from ``rng``, and half a word for each of its bits."""
         stream = rng if rng is not None else RandomStream.secure()
         upper = encode_on_lattice(x, self.trials, clip=clip, stream=stream, threads=threads)
         return draw_bit_sums(upper, self.trials, self.rare, stream)

@@ -3,18 +3,19 @@
 Secure aggregation hides single codes, so that a hostile client can add any integers to the sum. But the
 server can test the *sum*: honest codes are inputs plus noise of a known law, and sums of noise concentrate.
 
-Notation, in units of the clip: client c of n and coordinate j of d; x_cj in [-1, 1] the input; V_cj the value
-of its code, independent over c and j given the inputs; mu_j = sum_c E V_cj; D_j = sum_c (V_cj - E V_cj). The
-server decodes S_j = mu_j + D_j. The clients' data may be anything, even chosen to fail the test, so that only
-bounds over all inputs are used (:class:`CoordinateNoise`): |E V| <= m, |E V - x| <= bias, Var V <= v and
-log E exp(±r (V - E V)) <= psi(r), with psi(r) / r^2 not decreasing. Let L = log(4 / odds).
+Notation, in units of the clip: for client c of n and coordinate j of d let x_cj in [-1, 1] be the input and
+V_cj the value of its code, independent over c and j given the inputs. Let mu_j = sum_c E V_cj and
+D_j = sum_c (V_cj - E V_cj). The server decodes S_j = mu_j + D_j. The clients' data may be anything, even
+chosen to fail the test, so only bounds over all inputs are used (:class:`CoordinateNoise`): |E V| <= m, |E V
+- x| <= bias, Var V <= v and log E exp(±r (V - E V)) <= psi(r), with psi(r) / r^2 not decreasing. Let L =
+log(4 / odds).
 
 1. *A coordinate.* By Chernoff, D_j exceeds tail(n, K) = min over r of (n psi(r) + K) / r with odds of e^-K at
    most, and n times the largest noise never. So |D_j| <= b, the smaller of this and tail(n, L + log d), for
    both signs and all coordinates, except with odds / 2. Hence |S_j| <= n m + b.
 2. *The energy*, sum_j S_j^2 = |mu|^2 + 2 mu . D + |D|^2.
 
-   * |mu| <= A = n min(m sqrt(d), l2 + bias sqrt(d)), where l2 is the L2 clip, in clips.
+   * |mu| <= A = n min(m sqrt(d), l2 + bias sqrt(d)), where l2 is the L2 clip in units of the clip.
    * mu . D: with M = min(n m, A) every |mu_j| <= M, so psi(r mu_j) <= (mu_j / M)^2 psi(r M), and Chernoff
      over all coordinates gives mu . D <= M tail(n A^2 / M^2, L), except with odds / 4.
    * |D|^2: E D_j^2 <= n v and Var D_j^2 <= 2 (n v)^2 + n k, where the fourth central moment k of V is at
@@ -28,9 +29,10 @@ middle than the sum itself: a wrap cannot fail the test.
 The energy is the sharper test: it deviates by some sqrt(2 / d) of itself, so that a shift of all coordinates
 is noticed as soon as it exceeds what the bound A of the *signal* leaves. The test cannot be stricter, because
 clients that all hold the same update of norm l2 are honest. One hostile client can therefore still act as if
-it were all clients, and no more. For 100 clients, d = 100,000 and two bits of OPTM at epsilon 1 a shift
-of all coordinates passes up to 1.01 clips without an L2 clip, and up to 0.34 clips with l2_clip = sqrt(d) / 3
-clips. Proofs that each single input is valid (Prio3, ACORN) would cut this by the number of clients.
+it were all clients, and no more. For 100 clients, d = 100,000 and two bits of OPTM at epsilon 1, a shift
+of all coordinates by up to 1.01 clips passes the test without an L2 clip, and by up to 0.34 clips with
+l2_clip = sqrt(d) / 3 clips. Proofs that each single input is valid (Prio3, ACORN) would divide this by the
+number of clients.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ import numpy as np
 
 from fl_privquant import checks
 
-# Rates in units of 1 / standard deviation at which Chernoff's bound is tried: any of them gives a bound.
+# Rates, in units of 1 / standard deviation, at which Chernoff's bound is tried. Each of them gives a bound.
 _RATES = np.geomspace(1e-6, 1e2, 400)
 # Covers the rounding of everything here, and of clips and rotations in single precision.
 _FLOAT_ROOM = 1.0 + 1e-9
@@ -66,7 +68,7 @@ class CoordinateNoise:
     largest: float = math.inf
     """Upper bound of the distance of the value to its mean."""
     slip: float = 0.0
-    """Odds that one draw does not follow the law for which these bounds are stated."""
+    """Probability that one draw does not follow the law for which these bounds are stated."""
 
     def tail(self, count: float, log_odds: float) -> float:
         """A bound that a sum of ``count`` noises exceeds with probability at most exp(-log_odds)."""
@@ -112,10 +114,10 @@ class SumLimits:
 def sum_limits(
     noise: CoordinateNoise, num_clients: int, dimension: int, l2_bound: float | None, odds: float
 ) -> SumLimits:
-    """The limits of a mechanism that encodes coordinates independently; the module has the proof.
+    """The limits of a mechanism that encodes coordinates independently, as proved above.
 
     There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
-    inputs in units of the clip (None: that of inputs at the clip), ``odds`` are those of a false alarm.
+    inputs in units of the clip; None if only coordinates are clipped. ``odds`` are those of a false alarm.
     """
     checks.inside("odds", odds, "(0, 1)")
     checks.whole("num_clients", num_clients, 1)

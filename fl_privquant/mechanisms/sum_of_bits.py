@@ -6,8 +6,8 @@ lower row, and 0 with that weight at the upper row. The mechanisms differ in how
 input, and :mod:`fl_privquant.mechanisms.stratified_bits` fixes how many bits are from the upper row.
 
 Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release, local
-view, certified in integers: each bit is randomized response whatever its row, and all bits 1 (or 0) is the
-output that attains it.
+view, certified in integers. Each bit is randomized response whatever its row, and the output in which all
+bits are 1 (or 0) attains this loss.
 Assumes: nothing about the inputs.
 """
 
@@ -43,7 +43,7 @@ def loss_of_bits(trials: int, rare: int) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumOfBits(LatticeMechanism):
-    """Sends the number of ones among ``trials`` certified bits of randomized response a coordinate."""
+    """Sends, per coordinate, the number of ones among ``trials`` certified bits of randomized response."""
 
     trials: int
     """Number of bits."""
@@ -66,7 +66,7 @@ class SumOfBits(LatticeMechanism):
 
     @classmethod
     def of_bits(cls, name: str, trials: int, rare: int, parameters: Mapping[str, Any]) -> Self:
-        """The mechanism with these bits, which claims the loss that is certified."""
+        """The mechanism with these bits, whose claimed loss is the certified one."""
         return cls(name, trials, rare, loss_of_bits(trials, rare), parameters=parameters)
 
     @property
@@ -113,7 +113,7 @@ class SumOfBits(LatticeMechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # A mean of independent bits, whose variance is largest where 0 and 1 are equally likely.
+        # The value is a mean of independent bits, whose variance is largest if 0 and 1 are equally likely.
         outer = 0.5 / self.theta
         noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
         return CoordinateNoise(

@@ -11,21 +11,21 @@ the window around n z exceeds 0..n max_code it is moved inside.)
     Pr(sum_c (C_c - z) >= t)  <=  e^(-r t) prod_c E e^(r (C_c - z))  <=  e^(-r t) M(r)^n,
 
 where M(r) is the largest of these expectations over all inputs. A law is linear between its rows, and so is
-the expectation: M(r) is attained at a row. (Of the Poisson binomial mechanism the rows list some inputs only;
-its codes grow with the input, so that the largest expectation is that of the first or of the last row.)
-So t = min over r of (n log M(r) + K) / r is exceeded with odds of e^-K at most. With K = log(2 d / odds) all
-d sums of a round stay within t on both sides, except with ``odds``. Signal and noise are in M(r) together:
-the bound holds for *all* inputs in [-1, 1], even if all clients' coordinates are at the clip. It grows with
-n, so that fewer survivors than clients that were asked stay within it too.
+the expectation: M(r) is attained at a row. (For the Poisson binomial mechanism the rows list only some
+inputs; but its codes grow with the input, so that the largest expectation is that of the first or of the last
+row.) So t = min over r of (n log M(r) + K) / r is exceeded with odds of e^-K at most. With K = log(2 d /
+odds) all d sums of a round stay within t on both sides, except with ``odds``. M(r) includes signal and noise,
+so the bound holds for *all* inputs in [-1, 1], even if all clients' coordinates are at the clip. It grows
+with n, so that the sum of fewer clients, when some drop out, stays within it too.
 
 **Privacy** does not depend on the width. The residue of a sum is a function of the sum, and reveals no more;
-a masked code is uniform modulo 2^w for every w. A server that asks for too few bits learns less, and cannot
+a masked code is uniform modulo 2^w for every w. A server that demands too few bits learns less, and cannot
 read its own sum.
 
 **Hostile clients** can shift a residue as they could shift a sum. With fewer bits than the range of sums
-takes, a sum out of range is not noticed. The test of its energy (:mod:`fl_privquant.mechanisms.sum_limits`)
-takes its place: a representative is never further from the middle than the sum, so that a wrap cannot raise a
-false alarm.
+takes, a sum out of range is not noticed. The test of the sum's energy
+(:mod:`fl_privquant.mechanisms.sum_limits`) replaces the range check. A representative is never further from
+the middle than the sum, so that a wrap cannot raise a false alarm.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from fl_privquant.law.law import Law
 WRAP_ODDS: Final = 1e-9
 """Odds that any coordinate of a round of honest clients wraps, whatever their data."""
 
-# Rates at which the bound is tried, in units of the best one for a normal law.
+# Rates at which the bound is tried, in units of the best rate for a normal law.
 _RATES = np.geomspace(0.25, 4.0, 49)
-# Laws with more numbers than this keep the ring of all sums: the bound would take long.
+# For laws with more numbers than this the bound would take long; they keep the ring of all sums.
 _MOST_NUMBERS = 1 << 20
 _FLOAT_ROOM = 1.0 + 1e-9
 
@@ -67,8 +67,9 @@ class SumRing:
     max_code: int | None
     """Largest code, where all sums of codes are below 2^bits; None where codes are residues."""
     centre: float | None = None
-    """The code that stands for an input of 0, where the ring is narrower than the range of sums: residues are
-    then opened to the representative nearest to it. None: they are opened as they are."""
+    """The code that stands for an input of 0, where the ring is narrower than the range of sums. A residue is
+    then decoded to the representative nearest to this code times the number of clients. None: residues are
+    the sums themselves."""
     largest: int = 0
     """Largest code before it is reduced, where there is a ``centre``."""
 
@@ -77,9 +78,9 @@ class SumRing:
         return codes if self.centre is None else codes & ((1 << self.bits) - 1)
 
     def opened(self, total: ArrayLike, num_clients: int) -> Array:
-        """The sums of ``num_clients`` clients' codes, of which the residues are ``total``.
+        """The sums of ``num_clients`` clients' codes whose residues are ``total``.
 
-        Raises CodeOverflowError for a residue that no codes of so few clients add up to.
+        Raises CodeOverflowError for a residue that the codes of ``num_clients`` clients cannot add up to.
         """
         residues = np.asarray(total)
         if self.centre is None:
@@ -112,13 +113,13 @@ def narrow_ring(codebook: Codebook, law: Law | None, num_clients: int, dimension
 
 
 def log_wrap_odds(dimension: int) -> float:
-    """The K of this module's docstring, for sums of so many coordinates."""
+    """The K of this module's docstring, for sums of ``dimension`` coordinates."""
     return math.log(2.0 * dimension / WRAP_ODDS)
 
 
 def bits_of_reach(reach: float) -> int:
     """Bits of the ring whose window holds sums within ``reach`` of their centre."""
-    # One more, because the middle of the window is rounded to a whole number.
+    # The window is one larger, because its middle is rounded to a whole number.
     return math.ceil(reach + 1.0).bit_length() + 1
 
 

@@ -44,8 +44,8 @@ class TernGradMechanism(LengthQuantizer, kind="terngrad"):
 
     @property
     def unit_error(self) -> float:
-        # With normal numbers g_i in place of a direction, whose squared length is independent, and d on
-        # average: E[max |g| |g_1|] is the integral over t of E|g_1| - E[|g_1|; all |g_i| <= t].
+        # Normal numbers g_i replace a direction: their squared length is independent of it, and d on average.
+        # Then E[max |g| |g_1|] is the integral over t of E|g_1| - E[|g_1|; all |g_i| <= t].
         def rest(t: float) -> float:
             below = float(special.erf(t / math.sqrt(2.0))) ** (self.dimension - 1)
             return 1.0 + below * math.expm1(-0.5 * t * t)

@@ -1,8 +1,8 @@
 """Top-k: the k coordinates of largest magnitude, unchanged; without privacy, and biased.
 
-Each is sent as its place and its value in single precision.
+Each of them is sent as its place and its value in single precision.
 
-Guarantee: none; ``epsilon`` is infinite. The estimate lacks the other coordinates: that is its bias.
+Guarantee: none; ``epsilon`` is infinite. The estimate is 0 at all other coordinates, which makes it biased.
 Assumes: nothing about the inputs.
 Reference: Aji, Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich,
 Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
@@ -73,7 +73,7 @@ class TopKMechanism(QuantizerMechanism, kind="top_k"):
 
     @property
     def unit_error(self) -> float:
-        # Squares of normal numbers in place of those of a direction, which sum to d on average.
+        # Squares of normal numbers, which sum to d on average, replace those of a direction.
         def upper(share: Floats) -> Floats:
             quantile = -special.ndtri(0.5 * np.clip(share, 1e-300, 1.0))
             density = np.exp(-0.5 * quantile**2) / math.sqrt(2.0 * math.pi)
@@ -105,5 +105,5 @@ register("top_k", TopKSpec, 223, "#ced4da")(TopKMechanism.of)
 
 
 def _largest(x: Floats, count: int) -> Ints:
-    """(count,) places of the coordinates of largest magnitude; of equal ones the first."""
+    """(count,) places of the coordinates of largest magnitude; ties are broken by the first place."""
     return np.argsort(-np.abs(x), kind="stable")[:count]

@@ -1,11 +1,11 @@
-"""What the vector mechanisms share: a whole update is encoded at once, to a few integers.
+"""Common code of the vector mechanisms, which encode a whole update at once to a few integers.
 
 An update of d coordinates becomes a *message*: ``repeats`` independent draws, each an unbiased estimate of
 the whole update, which are averaged. The privacy loss is that of the message, so ``epsilon`` is per client
-round here, where a scalar mechanism's is per coordinate release and adds up over coordinates.
+and round here, while that of a scalar mechanism is per coordinate and round, and adds up over coordinates.
 
-``clip`` is the radius of the ball that inputs lie in: of the largest coordinate (``norm`` "linf") or of the
-Euclidean norm ("l2"). What lies outside is moved to its surface.
+``clip`` is the radius of the ball that inputs lie in: it bounds the largest coordinate (``norm`` "linf") or
+the Euclidean norm ("l2"). Updates outside are moved to its surface.
 
 A :class:`ResponseMechanism` releases one of n answers by randomized response: the true one with ``common``
 of 2^128 chances, each other one with ``rare``. The output depends on the input through the true answer alone,
@@ -42,7 +42,7 @@ from fl_privquant.sampling.stream import Continuation, Randomness, RandomStream
 from fl_privquant.statement import Unit
 
 CHANCES = 1 << 128
-"""What the chances of all answers of a randomized response sum to."""
+"""The sum of the integer chances of all answers of a randomized response."""
 
 MAX_REPEATS = 1024
 """The most draws of a message."""
@@ -73,7 +73,7 @@ class PrivateVectorSpec(VectorSpec):
     spends_on: ClassVar[Unit] = Unit.ROUND
 
     planned_repeats: ClassVar[int | None] = None
-    """Draws of a message in plans; None leaves their number to the design."""
+    """Number of draws per message in plans; None leaves it to the design."""
 
     epsilon: float
     """Privacy loss of one client round, local view: of the whole message. Each draw gets an equal share."""
@@ -128,20 +128,22 @@ class VectorMechanism(Mechanism):
 
     @property
     def _errors(self) -> str:
-        return f"mse {self.mse():.5g} a coordinate"
+        return f"mse {self.mse():.5g} per coordinate"
 
     @classmethod
     def of(cls, spec: VectorSpec) -> Self:
         """The certified mechanism that meets the spec; it has the name of its class's kind."""
-        given = spec.parameters()
-        epsilon = given.get("epsilon", math.inf)
-        own = {field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given}
-        fields = cls._chosen(epsilon, spec.dimension, spec.repeats) | own
-        return cls(name=cls.kind, claimed_epsilon=epsilon, parameters=given, **fields)
+        parameters = spec.parameters()
+        epsilon = parameters.get("epsilon", math.inf)
+        names = [field.name for field in dataclasses.fields(cls) if field.name in parameters]
+        fields = cls._chosen(epsilon, spec.dimension, spec.repeats) | {
+            name: parameters[name] for name in names
+        }
+        return cls(name=cls.kind, claimed_epsilon=epsilon, parameters=parameters, **fields)
 
     @classmethod
     def _chosen(cls, epsilon: float, dimension: int, repeats: int | None) -> dict[str, Any]:
-        """The fields that the design chooses where the user does not; ``repeats`` is None or given."""
+        """The fields that the design chooses where the user does not; ``repeats`` is the user's, or None."""
         draws = repeats or cls.best_repeats(epsilon, dimension)
         return {"repeats": draws} | cls.best_fields(epsilon / draws, dimension)
 
@@ -276,7 +278,7 @@ class ResponseMechanism(VectorMechanism):
         """Euclidean norm of every draw's estimate, for inputs in the unit ball."""
 
     def squared_error(self, x: ArrayLike) -> float:
-        # Draws are unbiased and of one length: their variance is its square minus that of the input's length.
+        # Draws are unbiased and have one length: the variance is its square minus the input's squared length.
         inputs = np.asarray(x, dtype=np.float64)
         return (self.output_norm**2 - float(np.sum(inputs * inputs))) / self.repeats
 
@@ -317,15 +319,15 @@ class ResponseMechanism(VectorMechanism):
         return CHANCES / (common - rare)
 
     def _scale(self, clip: float) -> float:
-        """The factor from the sum of what the draws report to the estimate of the update."""
+        """The factor that turns the sum of the draws' reports into the estimate of the update."""
         return checks.positive("clip", clip) * self.output_norm / self.repeats
 
 
 class AxisMechanism(ResponseMechanism):
-    """A vector mechanism each of whose draws is a signed axis: index 2 i is axis i, and 2 i + 1 its opposite.
+    """A vector mechanism whose draws are signed axes: index 2 i stands for axis i, and 2 i + 1 its opposite.
 
-    Their sum is a vector of small integers, so these messages can be added up by secure aggregation (which
-    then carries every coordinate, and no longer a few bits).
+    The sum of draws is a vector of small integers, so these messages can be added up by secure aggregation
+    (which then transmits every coordinate, no longer just a few bits).
     """
 
     summable: ClassVar[bool] = True

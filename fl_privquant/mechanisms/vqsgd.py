@@ -1,8 +1,9 @@
 """vqSGD: an update of Euclidean norm at most 1 as one of the 2 d points ± sqrt(d) e_i, at random.
 
-The unit ball lies in the cross-polytope with these corners. So an update x is a mean of them: corner
-sign(x_i) e_i has weight |x_i| / sqrt(d), and what is left, 1 - |x|_1 / sqrt(d), is shared by all 2 d alike
-and cancels. One corner is drawn with these weights: 1 + log2(d) bits, unbiased.
+The unit ball lies in the cross-polytope with these corners. So an update x is a weighted mean of them: corner
+sign(x_i) e_i has weight |x_i| / sqrt(d), and the remaining weight, 1 - |x|_1 / sqrt(d), is shared equally by
+all 2 d corners, which cancel. One corner is drawn with these weights. It takes 1 + log2(d) bits and is an
+unbiased estimate.
 
 ``vqsgd`` sends that corner. It is *not* private. ``vqsgd_private`` sends it through randomized response
 among the 2 d corners: the true one with probability e^epsilon / (e^epsilon + 2 d - 1), else another one,

@@ -1,6 +1,6 @@
 """The run and the privacy target that mechanisms are designed for, and quick estimates for sums of bits.
 
-Estimates are no guarantee: what was chosen by them is designed and certified afterwards.
+Estimates are no guarantee: they guide a choice, and the chosen design is certified afterwards.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class Wish:
     rounds: Annotated[int, whole_in(1, 10**9)]
     """Number of rounds that a client takes part in."""
     epsilon: Annotated[float, number_in("(0, 1e9]")]
-    """The target, with ``delta``."""
+    """The epsilon of the privacy target, at ``delta``."""
     delta: Annotated[float, number_in("[0, 1)", "; typical values are 1e-9 to 1e-5")] = 1e-5
     unit: Unit = Unit.TOTAL
     """What the target is for: one coordinate and release, one round of a client, or all its rounds."""
     in_sum: bool = True
     """Whether the target is for the aggregate view (secure aggregation), or for the local one."""
     bits: Annotated[int, whole_in(1, 16)] = 2
-    """Bits of a code before it is masked: 2^bits output values. Integer noise for a target takes more bits
-    where so few cannot hold it; else it has 2^bits lattice points."""
+    """Bits of a code before it is masked, for 2^bits output values. Mechanisms with integer noise that are
+    designed for a target take more bits if these cannot hold the noise; others of them have 2^bits lattice
+    points."""
     corrupt: int = 0
     """Clients of each round that collude with the adversary."""
     dropped: int = 0
@@ -67,7 +68,8 @@ class Wish:
         checks.check_declared(self)
         if self.num_clients - self.corrupt - self.dropped < 1 or self.corrupt < 0 or self.dropped < 0:
             raise InvalidSpecError(
-                f"{self.num_clients} clients less {self.corrupt} corrupt, {self.dropped} dropped leave none"
+                f"num_clients: {self.num_clients} clients, minus {self.corrupt} corrupt and {self.dropped} "
+                "dropped ones, leave no honest client"
             )
 
     @property
@@ -82,7 +84,7 @@ class Wish:
 
     @property
     def spread(self) -> float | None:
-        """Coordinate clip in standard deviations of a rotated coordinate at the norm bound, if it has one."""
+        """Coordinate clip in standard deviations of a rotated coordinate at the norm bound, if given."""
         return None if self.norms.l2 is None else math.sqrt(self.dimension) / self.norms.l2
 
     @property
@@ -110,7 +112,7 @@ class Estimate:
     """A rough forecast of a design for a run."""
 
     ratio_to_central: float
-    """Squared error of the mean of rotated updates at the norm bound, over that of a central Gaussian."""
+    """Squared error of the mean of rotated updates at the norm bound, divided by a central Gaussian's."""
     sum_bits: int
     """Bits of a coordinate in the secure sum."""
 

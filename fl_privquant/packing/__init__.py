@@ -1,1 +1,1 @@
-"""How encoded updates are written as bytes: packed integers, and the wire formats that mechanisms have."""
+"""How encoded updates are written as bytes: packed integers, and the wire formats of mechanisms."""

@@ -54,7 +54,7 @@ _HEADER: Final = struct.Struct("<2sBBIQ")
 _MAGIC: Final = b"PQ"
 _VERSION: Final = 1
 _MAX_LENGTH: Final = 1 << 48
-# Values that are converted at a time, when they do not come in the integers the kernels work on.
+# How many values are converted at a time, if their integer type is not the one that the loops work on.
 _CHUNK: Final = 1 << 16
 _WORD: Final = np.dtype("<u8")
 
@@ -231,7 +231,7 @@ def _index_width(num_levels: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _digits_per_word(num_levels: int) -> int:
-    """Base-m digits that share a word; 0 where a fixed width is as small."""
+    """Number of base-m digits that share a word; 0 where a fixed width is as small."""
     width = _index_width(num_levels)
     count = 64 // width
     while num_levels ** (count + 1) <= 1 << 64:
@@ -306,7 +306,7 @@ def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
 def _parts(
     size: int, width: int, body: NDArray[np.uint8], at_once: bool
 ) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-    """First and last value, and the bytes, of each part of a body; it is one part if all go ``at_once``."""
+    """Start and end of the values of each part of a body, and its bytes; one part with ``at_once``."""
     step = size if at_once else _CHUNK
     for start in range(0, size, max(step, 1)):
         stop = min(start + step, size)

@@ -16,7 +16,7 @@ from fl_privquant.compiled import compiled
 
 Digits = NDArray[np.uint8] | NDArray[np.uint16]
 
-# Values of any width fill whole 64-bit words after so many of them.
+# This many values, of any width, fill whole 64-bit words.
 _BLOCK = 64
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -26,8 +26,8 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 def copy_values(source: NDArray[Any], target: NDArray[Any]) -> None:
     """Copy all values of the source to the beginning of the target.
 
-    An assignment to a slice does the same. Numba takes seconds to compile one, for an error message that
-    mentions the shapes.
+    An assignment to a slice does the same, but numba takes seconds to compile it, because of an error message
+    that mentions the shapes.
     """
     for i in range(source.size):
         target[i] = source[i]
@@ -106,7 +106,7 @@ def expand_values(
     high: Words,
     out: NDArray[Any],
 ) -> bool:
-    """Read values of ``width`` bits each; whether the bits after the last one are 0."""
+    """Read values of ``width`` bits each, and return whether the bits after the last one are 0."""
     whole = out.size - out.size % _BLOCK
     bytes_of_whole = whole * width // 8
     expand_lanes(
@@ -171,12 +171,12 @@ def join_digits(digits: Digits, base: np.uint64, per_word: int, out: Words) -> N
 def split_digits(words: Words, base: np.uint64, per_word: int, out: Digits) -> int:
     """Read the digits of each word; return the first word that is too large, or -1.
 
-    A division for every digit would be slow. The top digit of an odd number of them is divided
-    off, the rest is two halves below 2^32. A half x of h digits becomes the fixed-point fraction
-    F = floor(2^32 x / base^h) + 1, whose integer part after each multiplication by the base is
-    the next digit. Exact: after j steps F/2^32 = (y + e) / base^(h-j) with y the digits that are
-    left, an integer, and 0 < e <= base^h / 2^32 < 1, since base^h is below 2^32 (the base is no
-    power of two).
+    A division for every digit would be slow. If the number of digits is odd, the top digit is
+    divided off; the rest is two halves below 2^32. A half x of h digits becomes the fixed-point
+    fraction F = floor(2^32 x / base^h) + 1, whose integer part after each multiplication by the base
+    is the next digit. This is exact: after j steps F/2^32 = (y + e) / base^(h-j), with y the digits
+    that are left, an integer, and 0 < e <= base^h / 2^32 < 1, since base^h is below 2^32 (the base
+    is not a power of two).
     """
     half = per_word // 2
     half_range = np.uint64(1)

@@ -1,6 +1,6 @@
 """Wire formats: how an encoded update is written, read, decoded and added up.
 
-A mechanism says which one it has (``Mechanism.wire_format``), and may bring one of its own:
+A mechanism says which wire format it has (``Mechanism.wire_format``), and may bring one of its own:
 
 * :class:`PackedIndices`, for indices of up to 65536 levels, in as few bits as a fixed layout allows;
 * :class:`PackedIntegers`, for wider codes, and for the few integers that a mechanism for whole updates draws;
@@ -34,11 +34,11 @@ from fl_privquant.packing.pack import (
     write_header,
 )
 
-# Beside the kinds of fl_privquant.packing.pack: floating-point numbers that no mechanism quantized.
+# A kind besides those of fl_privquant.packing.pack: floating-point numbers, which were not quantized.
 _KIND_FLOATS: Final = 16
 
 AddOnDemand = Callable[[slice, Array], Array]
-"""Old coordinates plus the estimates of those in a part of the update, as a new array."""
+"""A function of a part of the update and its old coordinates: these plus their estimates, as a new array."""
 
 
 class Decoder(Protocol):
@@ -55,7 +55,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WireFormat(ABC):
-    """How an update of ``dimension`` coordinates is written that ``mechanism`` encoded with this clip.
+    """How an update of ``dimension`` coordinates is written, after ``mechanism`` encoded it with this clip.
 
     Estimates have the type ``dtype``.
     """
@@ -72,7 +72,7 @@ class WireFormat(ABC):
 
     @abstractmethod
     def pack(self, encoded: Array) -> bytes:
-        """The payload of what the mechanism's ``encode`` gave."""
+        """The payload of an update that the mechanism's ``encode`` returned."""
 
     @abstractmethod
     def unpack(self, payload: bytes) -> Array:
@@ -87,20 +87,20 @@ class WireFormat(ABC):
         total += self.codes(self.unpack(payload))
 
     def estimate(self, payload: bytes) -> Array:
-        """The estimates of the coordinates, as they were when they were encoded."""
+        """Estimates of the coordinates that were encoded."""
         return self.mechanism.decode(self.unpack(payload), self.clip).astype(self.dtype, copy=False)
 
     def on_demand(self, payload: bytes) -> AddOnDemand | None:
-        """A function that adds estimates part by part, so that never all are in memory; None without one.
+        """A function that adds estimates part by part, so that not all are in memory at once; None if none.
 
-        The payload is checked now, and takes less memory than its estimates.
+        The payload is checked at this call, and takes less memory than its estimates.
         """
         return None
 
 
 @dataclass(frozen=True, eq=False)
 class PackedIndices(WireFormat):
-    """One index below ``num_levels`` for each coordinate; what it stands for is looked up in a table."""
+    """One index below ``num_levels`` for each coordinate; the value that it stands for is looked up."""
 
     num_levels: int
 
@@ -151,7 +151,7 @@ class PackedIndices(WireFormat):
 class PackedIntegers(WireFormat):
     """``count`` integers of ``width`` bits: one for each coordinate, or a few for the whole update.
 
-    ``largest`` is the largest of them; None: any of that width.
+    ``largest`` is the largest valid integer; None allows all of that width.
     """
 
     count: int
@@ -201,6 +201,6 @@ class PackedFloats(WireFormat):
 
 
 def check_finite(values: Array) -> None:
-    """Refuse a payload of floats with one that is not finite."""
+    """Raise InvalidUpdateError if a float of a payload is not finite."""
     if not np.isfinite(values).all():
         raise InvalidUpdateError("payload: a value is not finite; the client's training diverged")

@@ -1,1 +1,1 @@
-"""Randomness, and the encoders: all code that draws codes."""
+"""Randomness, and the encoders: all code that draws random codes."""

@@ -1,7 +1,7 @@
 """Common code of encoders: an update is checked, cut into chunks, and shared among threads.
 
-Every encoder refuses what is not finite, takes any shape and strides without copying the update, and gives
-each input its own random words, so that the codes do not depend on how the update was cut.
+Every encoder refuses inputs that are not finite, takes any shape and strides without copying the update, and
+gives each input its own random words, so that the codes do not depend on how the update was cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fl_privquant.array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
-# Words of randomness in memory at a time, for each thread: 256 KB, which stays in a core's cache.
+# How many random words each thread has in memory at a time: 256 KB, which stays in a core's cache.
 _CHUNK = 1 << 15
 
 _NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
@@ -61,8 +61,8 @@ class _Given(LazyVector):
 class Chunk(NamedTuple):
     """A part of an update that is being encoded: k inputs, float32 or float64, and their random words.
 
-    If an encoder asked for two words an input, the second ones are in the stream from the address
-    ``second_words`` on. If it asked for none, ``words`` is empty. Codes are written to ``out``.
+    If an encoder takes two words per input, the second ones are in the stream from the address
+    ``second_words`` on. If it takes none, ``words`` is empty. Codes are written to ``out``.
     """
 
     x: Array
@@ -88,8 +88,8 @@ def encode_in_chunks(
     Inputs are floating-point numbers of any shape and strides. Integers are refused: an update that holds
     counts or indices is a mistake upstream. ``encode_chunk`` writes the codes of a chunk, of type ``dtype``
     (None for that of the inputs, single or double precision), and returns how many of its inputs are not
-    finite. An input takes 0 to 2 random words from the stream, by default one with a fresh key from the
-    operating system. More than one thread pays off from some 10^5 inputs on.
+    finite. An input takes 0 to 2 random words from the stream. Without a stream, one with a fresh key from
+    the operating system is used. More than one thread saves time from some 10^5 inputs on.
 
     Raises InvalidUpdateError if an input is not a finite floating-point number; nothing is encoded then.
     """
@@ -122,7 +122,7 @@ def encode_in_chunks(
 
 
 def _shared_among_threads(encode_range: Callable[[int, int], int], size: int, threads: int) -> int:
-    """The sum of what ``encode_range`` returns for the parts of an update, whole chunks, of each thread."""
+    """The sum of what ``encode_range`` returns for each thread's part of an update, in whole chunks."""
     chunks = -(-size // _CHUNK)
     workers = min(threads, chunks)
     if workers <= 1:
@@ -133,11 +133,11 @@ def _shared_among_threads(encode_range: Callable[[int, int], int], size: int, th
 
 
 def checked_inputs(x: ArrayLike) -> Floats:
-    """The inputs in double precision, for encoders that need them all at once; others are refused."""
-    given = np.asarray(x)
-    _check_type(given.dtype)
+    """The inputs in double precision, for encoders that need them all at once, if they are finite floats."""
+    array = np.asarray(x)
+    _check_type(array.dtype)
     with np.errstate(over="ignore"):
-        inputs = given.astype(np.float64)
+        inputs = array.astype(np.float64)
     check_finite_inputs(inputs)
     return inputs
 
@@ -152,7 +152,7 @@ def check_finite_inputs(inputs: Array) -> None:
 def _not_finite(count: int, size: int, first: int) -> InvalidUpdateError:
     return InvalidUpdateError(
         f"update: {count} of {size} inputs are not finite, the first at flat index {first}; nothing was "
-        "encoded, look for divergence upstream"
+        "encoded; check whether training diverged"
     )
 
 
@@ -181,7 +181,7 @@ def _readable(chunk: Array) -> Array:
         # A long double beyond the range of a double becomes infinite, and is then refused.
         with np.errstate(over="ignore"):
             chunk = np.require(chunk, _float_type(chunk.dtype), ["C", "A"])
-    # To numba a writeable array is another type: without this it would compile the kernel twice.
+    # Writeable and read-only arrays are different types to numba, which would compile the kernel twice.
     chunk.flags.writeable = False
     return chunk
 

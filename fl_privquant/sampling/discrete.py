@@ -6,10 +6,10 @@ look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn
 Kamath, Steinke 2020) is exact, but takes thousands of times as long, reveals by its running time what it
 drew, and does not exist for Skellam noise. Its exactness would gain little: N draws from the tables add at
 most (1 + e^epsilon) N ``total_variation`` to delta, less than 10^-12 for 10^17 draws at epsilon 2. Where a
-table would be too large (sigma above 20 000, a Laplace scale above 3 700) the law is known, for bounds of
-sums, but cannot be drawn from; use a coarser lattice.
+table would be too large (sigma above 20 000, a Laplace scale above 3 700) the law can still be used for
+bounds of sums, but not be drawn from; use a coarser lattice.
 
-One word is reserved in the stream for each draw, so the same seed gives the same noise in whatever
+One word is reserved in the stream for each draw, so the same seed gives the same noise, in whatever
 pieces it is drawn.
 """
 
@@ -38,7 +38,7 @@ from fl_privquant.sampling.noise_table import (
 from fl_privquant.sampling.stream import RandomStream, continuation_address
 
 _CHUNK = 1 << 15
-# Beyond these a table would be too large.
+# The largest Laplace scale, and the largest variance of the others, for which a table is built.
 _MAX_TABLE_SCALE = 3_700
 _MAX_TABLE_VARIANCE = 20_000**2
 # Terms of a sum that are below this share of the first one do not change a float.
@@ -50,25 +50,25 @@ class _IntegerNoise(ABC):
 
     parameter: ClassVar[str]
     deviations: ClassVar[float] = 6.1
-    """Standard deviations, either way, that a draw exceeds with a probability of about 1e-9."""
+    """A draw exceeds this many standard deviations, either way, with a probability of about 1e-9."""
 
     def __post_init__(self) -> None:
-        given = getattr(self, self.parameter)
+        received = getattr(self, self.parameter)
         try:
-            value = Fraction(given)
+            value = Fraction(received)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidSpecError(f"{self.parameter}: {given!r}, expected a finite number") from error
+            raise InvalidSpecError(f"{self.parameter}: {received!r}, expected a finite number") from error
         if value <= 0:
-            raise InvalidSpecError(f"{self.parameter}: {given} is not above 0")
+            raise InvalidSpecError(f"{self.parameter}: {received} is not above 0")
         object.__setattr__(self, self.parameter, value)
 
     @classmethod
     @abstractmethod
     def of_variance(cls, variance: Fraction) -> Self:
-        """The noise of that variance; for a discrete Gaussian it is sigma^2, next to its variance."""
+        """The noise of that variance; for a discrete Gaussian ``variance`` is sigma^2, close to it."""
 
     def clamped_at(self, max_shift: int) -> int | None:
-        """How far beyond 0..max_shift clients clamp an integer there plus noise; None where they do not."""
+        """How far beyond 0..max_shift the sum of an integer there and noise is clamped; None if it is not."""
         return None
 
     @property
@@ -146,8 +146,8 @@ class DiscreteLaplace(_IntegerNoise):
         return cls(Fraction(0.5 / math.asinh(math.sqrt(0.5 / float(variance)))))
 
     def clamped_at(self, max_shift: int) -> int:
-        # Half of the table's range beyond the shift. The other half keeps the part of the law that the table
-        # lacks small compared with the tails whose ratios count.
+        # This is half of the table's range beyond the shift. The other half ensures that the part of the law
+        # that the table lacks is small compared with the tails whose ratios matter.
         return max(((self.largest or 0) - max_shift) // 2, 1)
 
     def pmf(self, k: ArrayLike) -> Floats:
@@ -192,8 +192,8 @@ class DiscreteGaussian(_IntegerNoise):
     """Integer noise k with probability proportional to exp(-k^2 / (2 sigma^2)).
 
     Guarantee: added to an integer of sensitivity D, the output has D^2 / (2 sigma^2) zero-concentrated
-    differential privacy (coordinates add up), except for what :attr:`total_variation` adds to delta.
-    Reference: Canonne, Kamath, Steinke 2020, Theorem 4. A *sum* of such noises is not of this
+    differential privacy (coordinates add up), except for the delta that :attr:`total_variation` adds.
+    Reference: Canonne, Kamath, Steinke 2020, Theorem 4. A *sum* of such noises does not have this
     law: its privacy is computed from its own probabilities.
 
     >>> noise = DiscreteGaussian(Fraction(9, 4))
@@ -210,7 +210,7 @@ class DiscreteGaussian(_IntegerNoise):
         return cls(variance)
 
     def pmf(self, k: ArrayLike) -> Floats:
-        """Probability of each integer, closed form over a sum good to the last digits."""
+        """Probability of each integer: a closed form, over a sum that is accurate to the last digits."""
         exponent = np.square(_integers(k)) / (-2.0 * float(self.sigma_squared))
         return np.asarray(np.exp(exponent) / self._normalizer)
 
@@ -222,7 +222,7 @@ class DiscreteGaussian(_IntegerNoise):
 
     @property
     def variance(self) -> float:
-        """Variance: at most sigma^2, and next to it unless sigma is small."""
+        """Variance, which is at most sigma^2, and close to it unless sigma is small."""
         return 2.0 * self._sum_above(0, np.square) / self._normalizer
 
     def log_moment(self, rate: float) -> float:
@@ -286,14 +286,14 @@ class Skellam(_IntegerNoise):
             )
 
     def pmf(self, k: ArrayLike) -> Floats:
-        """Probability of each integer; beyond :attr:`largest` good to some 10 digits only."""
+        """Probability of each integer; beyond :attr:`largest` accurate to some 10 digits only."""
         from scipy.special import ive
 
-        known = _tabulate(self).probabilities
+        probabilities = _tabulate(self).probabilities
         magnitudes = np.abs(_integers(k))
-        inside = magnitudes < known.size
+        inside = magnitudes < probabilities.size
         out = np.empty(magnitudes.shape)
-        out[inside] = known[magnitudes[inside].astype(np.int64)]
+        out[inside] = probabilities[magnitudes[inside].astype(np.int64)]
         out[~inside] = ive(magnitudes[~inside], float(self.variance))
         return out
 
@@ -302,7 +302,7 @@ class Skellam(_IntegerNoise):
         if k < 0:
             return 1.0
         table = _tabulate(self)
-        # Summed from the smallest, so that none is lost.
+        # Summed from the smallest on, so that small probabilities are not lost to rounding.
         return 2.0 * float(table.probabilities[:k:-1].sum()) + table.total_variation
 
     def log_moment(self, rate: float) -> float:

@@ -17,13 +17,13 @@ _MAX_GRID = 1 << 20
 
 
 class Sampler:
-    """Draws indices with the law of a certified table, one 64-bit random word a coordinate.
+    """Draws indices with the law of a certified table, from one 64-bit random word per coordinate.
 
     For input x in a piece [a, b], the high half of the word chooses the row at b with probability
     (x - a) / (b - a), to the nearest multiple of 2^-32, else the row at a; the low half draws from
     that row's integer weights, exactly.
 
-    Guarantee: the table's certified epsilon, for each coordinate and release. Every output comes
+    Guarantee: the table's certified epsilon, for each coordinate and release. Every output is drawn
     from one of the certified rows, whatever the input, the clip and the rounding of either.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
@@ -45,11 +45,11 @@ class Sampler:
     def encode(
         self, x: ArrayLike, *, clip: float = 1.0, stream: Randomness = None, threads: int = 1
     ) -> Bits | NDArray[np.uint16]:
-        """Random indices of the shape of ``x``: the values they stand for, times ``clip``, average to ``x``.
+        """Random indices of the shape of ``x``: the values they stand for, times ``clip``, have mean ``x``.
 
         Arguments and errors are those of :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes
-        ``x.size`` words from the stream. The same words give the same indices, however many threads, and in
-        single as in double precision.
+        ``x.size`` words from the stream. The same words give the same indices, whatever the number of
+        threads, and in single as in double precision.
         """
         return encode_in_chunks(
             x, self._encode_chunk, dtype=self._dtype, clip=clip, stream=stream, threads=threads
@@ -78,10 +78,10 @@ class Tables(NamedTuple):
     rows: Ints
     """(2 K,) for each piece, where in ``cells`` its start row and its end row begin."""
     cells: NDArray[np.uint32]
-    """(R * C,) alias cells of all rows, C = 2^(32 - shift) a row; see
+    """(R * C,) alias cells of all rows, C = 2^(32 - shift) per row; see
     :func:`fl_privquant.sampling.loops.alias_cells`."""
     shift: int
-    """The highest 32 - shift bits of a draw choose the cell, the other ones choose inside it."""
+    """The highest 32 - shift bits of a draw choose the cell, the others choose inside it."""
 
 
 def _prepare(table: CertifiedTable) -> Tables:
@@ -126,7 +126,7 @@ def _search_grid(starts: Floats) -> tuple[NDArray[np.int32], float, int]:
 
 def _grid_of(starts: Floats, size: int) -> tuple[NDArray[np.int32], float, int]:
     cells_per_unit = size / 2
-    # Computed as the kernel computes it. Rounding keeps the order, so an input whose cell is above
+    # Cells are computed as in the kernel. Rounding keeps the order, so an input whose cell is above
     # that of a start is itself above that start: the grid is right to the last bit.
     cell_of_start = np.floor((starts + 1.0) * cells_per_unit)
     cell_of_start[starts <= -1.0] = -1.0

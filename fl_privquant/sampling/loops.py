@@ -4,7 +4,7 @@ They have their own module so that numba is imported with the first draw, not wi
 
 An update is encoded in blocks that fit the first-level cache, with one simple loop for each stage. The
 compiler turns loops without branches into vector instructions, and unpredictable branches would cost more
-than everything else here. So results of comparisons are added, not branched on.
+time than everything else here. So results of comparisons are added, not branched on.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _TWO = np.int32(2)
 
 @compiled
 def alias_cells(weights: Ints, shift: int) -> NDArray[np.uint32]:
-    """(R * C,) alias cells, C = 2^(32 - shift) >= m a row, which draw each row's integer weights exactly.
+    """(R * C,) alias cells, C = 2^(32 - shift) >= m per row, which draw each row's integer weights exactly.
 
     Cell c of a row stands for 2^shift of its 2^32 units: the first ``threshold`` of them are
-    output c, the others are output ``alias``. A cell is ``alias << shift | threshold``; one that
-    is c all through has alias c, so that a threshold below 2^shift is enough.
+    output c, the others are output ``alias``. A cell is stored as ``alias << shift | threshold``. A
+    cell whose units are all output c has alias c, so that a threshold below 2^shift is enough.
 
-    Walker's method (Vose 1991) in integers. As C cells of 2^shift units are exactly the 2^32 that
-    a row sums to, an unfilled cell always finds another with more than it can hold, and nothing
-    is left over.
+    This is Walker's method (Vose 1991) in integers. As C cells of 2^shift units are exactly the 2^32
+    units that a row sums to, there is a cell with too many units for every cell with too few, and
+    nothing is left over.
     """
     num_rows, levels = weights.shape
     row_cells = (1 << 32) >> shift
@@ -69,7 +69,7 @@ def alias_cells(weights: Ints, shift: int) -> NDArray[np.uint32]:
 
 @compiled
 def encode_chunk(x: Array, clip: float, words: Words, tables: Tables, out: Array) -> int:
-    """Number of inputs that are not finite; ``out`` holds a drawn index for each input.
+    """Write a drawn index for each input to ``out``, and return how many inputs are not finite.
 
     The high half of a word decides between the two rows of the piece, the low half draws from the
     row. An input that is not finite is encoded as -1 or 1, within bounds but without meaning.
@@ -92,7 +92,7 @@ def encode_chunk(x: Array, clip: float, words: Words, tables: Tables, out: Array
 
 @compiled
 def _scaled(value: float, clip: float) -> float:
-    """The input in units of the clip, clipped to [-1, 1]; what is not a number becomes -1."""
+    """The input in units of the clip, clipped to [-1, 1]; NaN becomes -1."""
     scaled = value / clip
     # Written so that NaN fails the first comparison, and no grid cell is out of bounds.
     scaled = scaled if scaled > -1.0 else -1.0
@@ -101,7 +101,7 @@ def _scaled(value: float, clip: float) -> float:
 
 @compiled
 def _clip(x: Array, clip: float, tables: Tables, position: Floats, index: NDArray[np.int32]) -> int:
-    """Inputs scaled to [-1, 1], and their grid cells."""
+    """Write inputs scaled to [-1, 1], and their grid cells; return how many inputs are not finite."""
     not_finite = 0
     for i in range(x.size):
         value = float(x[i])
@@ -120,7 +120,7 @@ def _find_pieces(tables: Tables, position: Floats, index: NDArray[np.int32]) -> 
     for i in range(index.size):
         index[i] = grid[np.uint64(index[i])]
     step = tables.first_step
-    # Each step is made for the whole block: a search for one input at a time would need branches.
+    # Each step is done for the whole block, as a search for one input at a time would need branches.
     while step > 1:
         for i in range(index.size):
             index[i] += np.int32(step) * np.int32(position[i] >= starts[np.uint64(index[i] + step)])
@@ -136,14 +136,14 @@ def _find_pieces(tables: Tables, position: Floats, index: NDArray[np.int32]) -> 
 def _choose_rows(words: Words, position: Floats, index: NDArray[np.int32]) -> None:
     """Map pieces to their start (2 piece) or end (2 piece + 1), at random by the high half-words."""
     for i in range(words.size):
-        # Half a unit is added so that it is rounded to the nearest multiple of 2^-32.
+        # Half a unit is added so that the probability is rounded to the nearest multiple of 2^-32.
         high = np.float64(np.int64(words[i] >> _HALF_WORD)) + 0.5
         index[i] = _TWO * index[i] + np.int32(high < position[i])
 
 
 @compiled
 def _load_cells(tables: Tables, words: Words, index: NDArray[np.int32], cell: NDArray[np.uint32]) -> None:
-    """The alias cells that the low half-words choose in the chosen rows."""
+    """Load the alias cells that the low half-words choose in the chosen rows."""
     rows, cells, shift = tables.rows, tables.cells, np.uint64(tables.shift)
     for i in range(words.size):
         own = np.uint64(np.uint32(words[i])) >> shift
@@ -152,20 +152,20 @@ def _load_cells(tables: Tables, words: Words, index: NDArray[np.int32], cell: ND
 
 @compiled
 def _draw(words: Words, cell: NDArray[np.uint32], shift: int, out: Array) -> None:
-    """A cell's own output, or its alias, by the rest of the low half-words."""
+    """Write a cell's own output or its alias, as the rest of the low half-words decide."""
     places = np.uint32(shift)
     below = np.uint32((1 << shift) - 1)
     for i in range(words.size):
         low = np.uint32(words[i])
         own, alias = low >> places, cell[i] >> places
-        # Both are below 2^31: the sign of their difference, spread over all bits, selects.
+        # Both are below 2^31, so the sign of their difference, spread over all bits, is a mask.
         is_own = np.uint32(np.int32((low & below) - (cell[i] & below)) >> _SIGN)
         out[i] = alias ^ ((own ^ alias) & is_own)
 
 
 @compiled
 def round_chunk(x: Array, clip: float, max_code: int, words: Words, out: Array) -> int:
-    """Number of inputs that are not finite; ``out`` holds a neighbouring lattice point of each input.
+    """Write a neighbouring lattice point of each input, and return how many inputs are not finite.
 
     Points 0 to ``max_code`` stand for -clip to clip. An input that is not finite is rounded to an
     end, within bounds but without meaning.
@@ -193,7 +193,7 @@ def add_noise(noise: Ints, low: int, high: int, mask: int, out: Array) -> None:
 
 @compiled
 def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
-    """Number of words that tie with a threshold; ``out`` holds a draw for every other one.
+    """Write a draw for each word, and return how many words tie with a threshold, whose draws are not valid.
 
     See :class:`fl_privquant.sampling.noise_table.NoiseTable` for the cells. No index is out of
     bounds whatever the words are: there is a cell for every value of the highest bits.
@@ -218,9 +218,10 @@ def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
 
 @compiled
 def add_two_bits(words: Words, upper: Array, first: int, last: int, rare: int, out: Array) -> None:
-    """Add the bits ``first`` to ``last``, two or one, of each input, from the halves of its word.
+    """Add the bits ``first`` to ``last``, two or one, of each input, drawn from the halves of its word.
 
-    Those below ``upper`` are 1 except for ``rare`` of 2^32 half-words, the others are 0 except for these.
+    Bits with a number below ``upper`` are 1 except for ``rare`` of 2^32 half-words; others are 0 except for
+    as many.
     """
     weight, all_words = np.uint64(rare), np.uint64(1 << 32)
     for i in range(words.size):

@@ -2,8 +2,9 @@
 
 A law with P[X = k] = P[X = -k] and falling ratios P[X = k+1] / P[X = k] (all three noises of
 :mod:`fl_privquant.sampling.discrete`) is determined by those ratios. They are computed in fixed point of 256
-bits, always rounded down, with a count of how far down they may be; so every probability is known between two
-integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is below 2^-100.
+bits, always rounded down, together with a bound of the error, so that every probability is known to lie
+between two integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is below
+2^-100.
 
 Guarantee: :attr:`NoiseTable.total_variation` bounds the total-variation distance between the table
 and the ideal law, in exact arithmetic. For N draws together it is at most N times as large.
@@ -24,7 +25,7 @@ from fl_privquant.array_types import Floats, Words
 from fl_privquant.errors import InvalidSpecError
 
 MAX_MAGNITUDES: Final = 1 << 18
-"""Largest table: its cells take 2 MB, and some seconds to compute."""
+"""Size of the largest table, whose cells take 2 MB, and some seconds to compute."""
 
 _PRECISION: Final = 256
 _ONE: Final = 1 << _PRECISION
@@ -96,8 +97,9 @@ def skellam_ratios(variance: Fraction) -> Iterator[tuple[int, int]]:
     """Ratios of P[X = k] = exp(-v) I_k(v), v the variance: the modified Bessel functions' ratios.
 
     From I_{k-1} - I_{k+1} = (2k/v) I_k, the ratio r_k = I_k / I_{k-1} is 1 / (2k/v + r_{k+1}).
-    Backward from anywhere in 0 <= r <= 1 (I_k falls with k) this contracts by r_k^2 a step, and
-    lower and upper bounds swap; the last ratios, which have not contracted, are not returned.
+    Going backward from anywhere in 0 <= r <= 1 (I_k falls with k), each step contracts the distance of
+    bounds by r_k^2, and lower and upper bounds swap. The last ratios, whose bounds have not contracted, are
+    not returned.
     """
     keep, start = _skellam_reach(variance)
     scale = 2 * Fraction(_ONE) / variance
@@ -134,7 +136,8 @@ def build_table(ratios: Ratios) -> NoiseTable:
     units = [(weight << (_UNIT_BITS + 1)) // total for weight in weights]
     # Each number but 0 stands for two signs. The remainder of the rounding goes to 0.
     units[0] = scale - sum(units[1:])
-    # The distance is the sum of what each number lacks: its error, its rounding, or all of it.
+    # The distance is the sum of what each number lacks: its error, its rounding, or, beyond the cut, all of
+    # it.
     distance = Fraction(errors + tail, total) + Fraction(len(units), scale)
     cells, ties = _alias_cells(units)
     # Division of integers rounds once, whatever their size.
@@ -153,8 +156,8 @@ def _exp_minus(x: Fraction) -> int:
 
 
 def _product(a: int, a_error: int, b: int, b_error: int) -> tuple[int, int]:
-    """Lower bound and error of a product of two numbers in [0, 1] that are known so."""
-    # (a + e)(b + f) <= ab + e + f + ef, of which ef is below a unit; rounding down is another one.
+    """Lower bound and error of a product of two numbers in [0, 1], given their lower bounds and errors."""
+    # (a + e)(b + f) <= ab + e + f + ef, where ef is below a unit; rounding down adds another unit.
     return a * b >> _PRECISION, a_error + b_error + 2
 
 

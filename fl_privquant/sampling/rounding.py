@@ -9,9 +9,9 @@ from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
-# A reach beyond all noise that is drawn from a table.
+# Larger than all noise that is drawn from a table, so that nothing is clamped.
 _FAR = 1 << 40
-# Bits that are drawn at a time.
+# For how many inputs bits are drawn at a time.
 _CHUNK = 1 << 14
 
 
@@ -28,15 +28,17 @@ def encode_on_lattice(
 ) -> Array:
     """Random integers of the shape of ``x``: a neighbouring lattice point each, plus noise modulo 2^bits.
 
-    Points 0 to ``max_code`` stand for -clip to clip. The upper neighbour is chosen with the input's
-    share of the way to it, to the nearest multiple of 2^-32, so rounding is unbiased to 2^-33 points.
+    Points 0 to ``max_code`` stand for -clip to clip. An input that is a share f of the way to its upper
+    neighbour is rounded up with probability f, to the nearest multiple of 2^-32, so rounding is unbiased to
+    2^-33 points.
 
     Privacy is that of the noise alone. Whatever the input, its clip and the rounding of either, the noise is
-    added, in integers, to an integer in 0..max_code; the output depends on the input only through it.
+    added, in integers, to an integer in 0..max_code; the output depends on the input only through that
+    integer.
 
     With noise, the sum is clamped to -reach..max_code + reach, if there is a ``reach``, and reduced modulo
     2^bits, at least ``max_code + 1``. Other arguments are as for
-    :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word an input from the stream,
+    :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word per input from the stream,
     two with noise.
 
     >>> encode_on_lattice([-1.0, 0.0, 0.5, 7.0], 4, stream=RandomStream.seeded(1))
@@ -70,9 +72,9 @@ def encode_on_lattice(
 def draw_bit_sums(upper: Array, trials: int, rare: int, stream: RandomStream) -> Bits:
     """The number of ones among ``trials`` bits of each input, of which ``upper`` are from the upper row.
 
-    A bit of the upper row is 0, and one of the lower row is 1, with the weight ``rare`` of 2^32, exactly. A
-    call takes half a word a bit and input from the stream, rounded up, whatever the numbers are. There are at
-    most 255 bits; ``upper`` holds whole numbers up to that many, and may have any shape.
+    A bit of the upper row is 0, and one of the lower row is 1, with probability ``rare`` / 2^32, exactly. For
+    each input a call takes half a word per bit from the stream, rounded up, whatever ``upper`` is. There are
+    at most 255 bits; ``upper`` holds whole numbers up to ``trials``, and may have any shape.
 
     >>> draw_bit_sums(np.array([0, 4, 7]), 7, 1 << 20, RandomStream.seeded(1))
     array([0, 4, 7], dtype=uint8)

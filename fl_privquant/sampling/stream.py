@@ -4,8 +4,8 @@ A privacy proof needs randomness that the adversary cannot predict. General-purp
 it: their state can be recovered from their output. Here words are the keystream of AES-256
 in counter mode (NIST SP 800-38A, section 6.5), under a key that the operating system draws.
 
-Word i depends on the key and on i only. So the words of an update do not depend on the pieces in which, or on
-the number of threads by which, they are read.
+Word i depends on the key and on i only. So the words of an update do not depend on the pieces in which they
+are read, nor on the number of threads that read them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BLOCK_BYTES = 16
 _WORD_BYTES = 8
 # The counter has 128 bits, and a block holds two words.
 _MAX_WORDS = 2 << 128
-# Zeros, which are encrypted to the bare keystream; their number limits one call of the cipher.
+# Zeros, whose encryption is the keystream itself; one call of the cipher encrypts at most this many.
 _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
-# Words that a continuation takes at a time.
+# How many words a continuation takes at a time.
 _WORDS_AT_ONCE = 32
 
 
@@ -40,8 +40,8 @@ class RandomStream:
 
     No word may be used twice: two draws from the same word are not independent, which would void every
     privacy guarantee. So a stream hands out its words through :meth:`reserve`, each once, and refuses to be
-    copied or pickled. Do not share one across ``os.fork``. Where others can know the key, of 32 bytes,
-    privacy is ``simulated`` only.
+    copied or pickled. Do not share a stream across ``os.fork``. Where others can know the key (32 bytes),
+    privacy is only ``simulated``.
 
     >>> stream = RandomStream.seeded(7, round=2, client=5)
     >>> stream.simulated, [hex(word) for word in stream.words(2)]
@@ -58,7 +58,7 @@ class RandomStream:
 
     @classmethod
     def secure(cls) -> RandomStream:
-        """A stream with a fresh key from the operating system: what privacy needs."""
+        """A stream with a fresh key from the operating system, as privacy requires."""
         return cls(os.urandom(_KEY_BYTES), simulated=False)
 
     @classmethod
@@ -70,12 +70,12 @@ class RandomStream:
         client: int = 0,
         purpose: str = "encode",
     ) -> RandomStream:
-        """The stream at this address, the same every time: for simulation, never for deployment.
+        """The stream at this address, which is the same every time: for simulation, never for deployment.
 
         Different addresses give unrelated streams; anyone who knows the seed knows every word.
         """
         numbers = [operator.index(number) for number in (seed, round, client)]
-        # The free text comes last, so that different addresses are never written alike.
+        # The free text comes last, so that different addresses never give the same text.
         address = "\0".join([_DOMAIN, *map(str, numbers), purpose])
         return cls(hashlib.sha256(address.encode()).digest(), simulated=True)
 
@@ -85,14 +85,14 @@ class RandomStream:
         return self._simulated
 
     def __repr__(self) -> str:
-        # Never the key.
+        # The key must never be shown.
         return f"RandomStream({'simulated' if self._simulated else 'secure'})"
 
     def __reduce__(self) -> str:
         raise TypeError("a RandomStream cannot be copied: the copy would repeat its words")
 
     def reserve(self, count: int) -> int:
-        """The address of the first of ``count`` words that no one else is given."""
+        """Reserve ``count`` words, which are handed out to no one else; the address of the first."""
         if count < 0:
             raise InvalidSpecError(f"count: {count} words, expected 0 or more")
         with self._lock:
@@ -123,16 +123,17 @@ Randomness: TypeAlias = RandomStream | None
 
 
 class WordReader:
-    """Words of a stream one after the other, for one thread.
+    """Reads the words of a stream one after the other, in one thread.
 
-    To begin at an address costs as much as thousands of words, so that a reader should be kept.
+    To begin at an address takes as long as to read thousands of words, so a reader should be kept.
     """
 
     def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
         if not 0 <= first_word <= _MAX_WORDS:
             raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
         self._left = _MAX_WORDS - first_word
-        # The counter after the last word would be the first one again, which is never reached.
+        # Modulo the number of words, as the counter after the last word is the first one again; no word
+        # is read from there.
         block, skipped_words = divmod(first_word % _MAX_WORDS, 2)
         counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
         self._encryptor = Cipher(algorithm, counter).encryptor()
@@ -157,10 +158,10 @@ class WordReader:
 
 
 def continuation_address(word: int) -> int:
-    """The part of the stream for a draw that needs more than its own word: 2^64 words for each word.
+    """Where the further words of a draw begin that needs more than its own word: 2^64 words for each word.
 
     Streams hand out addresses from 0 on and have 2^129 of them. So whoever reserved a word below
-    2^64 owns these too, and how many of them a draw uses changes no other draw.
+    2^64 owns its further words too, and how many of them a draw uses changes no other draw.
     """
     return (word + 1) << 64
 
@@ -175,7 +176,7 @@ class Continuation:
         self._pool_bits = 0
 
     def below(self, bound: int) -> int:
-        """A uniform integer in 0..bound - 1, by rejection of what is too large."""
+        """A uniform integer in 0..bound - 1; larger ones are rejected and drawn again."""
         bits = (bound - 1).bit_length()
         while True:
             while self._pool_bits < bits:

@@ -1,9 +1,9 @@
 """Secure aggregation of integer codes: the server learns their sum, exactly, and not the codes.
 
-Double masking of Bonawitz et al. 2017 on the sparse graph of Bell et al. 2020 (SecAgg+), as two state
-machines that exchange bytes: :class:`ClientRound` and :class:`ServerRound`. Nothing here sends, stores
-or logs anything. The page "Threat model" of the documentation says the following with less detail, and why
-each message is needed.
+This is the double masking of Bonawitz et al. 2017 on the sparse graph of Bell et al. 2020 (SecAgg+), as two
+state machines that exchange bytes: :class:`ClientRound` and :class:`ServerRound`. Nothing here sends, stores
+or logs anything. The page "Threat model" of the documentation says the following with less detail, and also
+why each message is needed.
 
 1. *Advertise keys.* Each client draws an X25519 key pair and sends the public key.
 2. *Share keys.* A graph follows from the hash of all these keys. Two neighbours agree on a *pair secret*,
@@ -30,7 +30,7 @@ Threat model
 n clients send keys; C = corrupt_fraction * n of them, rounded up, are corrupt and tell the server all they
 know; D = dropout_fraction * n, rounded up, may be lost. These are counted among the clients *of the round,
 whom the server chooses*: it can leave out honest ones. So a client's ``min_clients`` must be so large that
-``corrupt_fraction`` of it are all the clients that one takes to be corrupt.
+``corrupt_fraction`` of it covers all the clients that are assumed to be corrupt in the whole federation.
 
 **The server** learns the sum of the codes of the clients whose input arrived, who they are, and when others
 were lost. About the honest clients it learns the sum of their codes and nothing else, even together with C
@@ -39,14 +39,14 @@ corrupt clients that follow the protocol. This fails with a probability of at mo
 HKDF-SHA256, SHAKE-256 and AES-256 hold. What the sum itself reveals about a client is bounded by the
 differential privacy of the mechanism.
 
-**A client** learns the ids and public keys of its neighbours and which of them were lost, in signed rounds
-the ids of all clients and of all that were lost; no sum.
+**A client** learns the ids and public keys of its neighbours and which of them were lost; in signed rounds it
+learns the ids of all clients and of all that were lost. It learns no sum.
 
-**Without identity keys the server is trusted** not to invent clients (one that invents a client's neighbours
-learns that client's codes), on sparse graphs also to tell all clients the same. Clients insist on their own
-policy all the same (:class:`ClientPolicy`): fewest clients, a complete graph up to 33 clients and 32
-neighbours or more above, a threshold t with 2 t > n + C on complete graphs or the odds above on sparse ones,
-and on complete graphs no more than D lost.
+**Without identity keys the server is trusted** not to invent clients (a server that invents a client's
+neighbours learns that client's codes), and on sparse graphs also to tell all clients the same. Clients insist
+on their own policy all the same (:class:`ClientPolicy`): the fewest clients, a complete graph for up to 33
+clients and 32 neighbours or more for larger rounds, a threshold t with 2 t > n + C on complete graphs or the
+odds above on sparse ones, and on complete graphs no more than D lost clients.
 
 **With identity keys the server may lie** (Ed25519, known to the clients beforehand; the model and the attacks
 are in ``tests/adversary``). Every sum that opens holds the codes of at least n - C - D honest clients, all of

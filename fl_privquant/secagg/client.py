@@ -47,9 +47,9 @@ class ClientRound(ClientState):
 
     Between two calls the state can be kept as bytes (:meth:`to_bytes`), as a Flower client must, which
     remembers nothing by itself. These bytes hold the round's secrets, and in signed rounds the keys that the
-    client's identity shares with others, for the next round's ``previous``: keep them on the client, store
-    what :meth:`to_bytes` gives after every call *and after every error*, and overwrite the former
-    ones. Within a process a stage is answered once, from whichever copy of the state
+    client's identity shares with others, for the next round's ``previous``. Keep them on the client, store
+    what :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored
+    before. Within a process a stage is answered once, from whichever copy of the state
     (:mod:`fl_privquant.secagg.answered`). Erasing is best effort: Python and the libraries below may have
     copied a secret.
     """
@@ -64,23 +64,23 @@ class ClientRound(ClientState):
     ) -> ClientRound:
         """The state of a client that accepts an invitation.
 
-        ``previous`` is the state of the client's last round, ended or not: a round that is not later
-        than it in the same session is refused, so that no round is played twice.
+        ``previous`` is the state of the client's last round, ended or not. A round of the same session that
+        is not later is refused, so that the client takes part in no round twice.
         """
         proposal = messages.Invitation.from_bytes(invitation)
         policy = ClientPolicy() if policy is None else policy
         policy.check_invitation(proposal)
-        wanted = proposal.round_id
+        round_id = proposal.round_id
         if previous is not None:
             last = previous.round_id
-            if last.session == wanted.session and wanted.number <= last.number:
+            if last.session == round_id.session and round_id.number <= last.number:
                 raise SecureAggregationError(
-                    f"invited to round {wanted.number} after round {last.number}: a client takes part in a "
+                    f"invited to round {round_id.number} after round {last.number}: a client takes part in a "
                     f"round once"
                 )
-        if not answered.claim(wanted.session, client_id, wanted.number, Stage.JOINED):
+        if not answered.claim(round_id.session, client_id, round_id.number, Stage.JOINED):
             raise SecureAggregationError(
-                f"invited to round {wanted.number} again: a client takes part in a round once"
+                f"invited to round {round_id.number} again: a client takes part in a round once"
             )
         state = cls(proposal, client_id, policy)
         if previous is not None:
@@ -93,8 +93,8 @@ class ClientRound(ClientState):
         with self._step(Stage.JOINED, Stage.ADVERTISED):
             self._private = keys.draw_secret()
             self._advertised = keys.public_key(self._private)
-            known = self._policy.known if self._invitation.signed else b""
-            return self._signed(messages.KeyAdvertisement, self._advertised, known)
+            list_digest = self._policy.known if self._invitation.signed else b""
+            return self._signed(messages.KeyAdvertisement, self._advertised, list_digest)
 
     def share_keys(self, roster: Octets) -> bytes:
         """Check who takes part, agree with each neighbour, and share this client's two seeds."""
@@ -107,15 +107,15 @@ class ClientRound(ClientState):
             self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
             self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
             self._round_keys = {entry.client_id: entry.public_key for entry in checked.entries}
-            # Seeds are derived, not drawn: a restored state must share the same ones again, as corrections of
-            # different seeds under one derived share would reveal their difference.
+            # Seeds are derived, not drawn: a restored state must share the same seeds again, because
+            # corrections of two different seeds to one derived share would reveal the seeds' difference.
             drawn = bytearray(draw_dealing(self._private, self._graph_digest))
             pairs = self._agree_with([entry for entry in checked.entries if entry is not own])
             self._seed, wrapping_seed = drawn[: keys.SEED_BYTES], drawn[keys.SEED_BYTES : 2 * keys.SEED_BYTES]
             secrets, holders = drawn[: 2 * keys.SEED_BYTES], list(self._round_keys)
             kept = bytes(drawn[2 * keys.SEED_BYTES :])
             share, corrections = deal(secrets, kept, proposal.threshold, self._client_id, holders, pairs)
-            # It never reveals a share of its own wrapping seed: a client that answers is not lost.
+            # The client keeps no share of its own wrapping seed: while it can answer, it is not lost.
             self._held[self._client_id] = bytearray(share[:_SHARE])
             for peer, pair in pairs.items():
                 self._held[peer] = bytearray(derived_share(pair, peer, self._client_id))
@@ -132,14 +132,16 @@ class ClientRound(ClientState):
     def settle(self, request: Octets, context: bytes = b"") -> None:
         """Check with whom to mask, and bind the masks to what is asked for (``context``, of any length).
 
-        A call of its own, so that a client can refuse before it trains.
+        This is a call of its own, so that a client can refuse before it trains.
         """
         with self._step(Stage.SHARED, Stage.SETTLED):
             message = self._addressed(messages.MaskRequest, request)
             listed = message.members.among(self._everyone or list(self._round_keys))
             members, graph = set(listed), self._graph_parameters()
             if self._client_id not in members:
-                raise SecureAggregationError(f"client {self._client_id} is asked to mask but is no member")
+                raise SecureAggregationError(
+                    f"client {self._client_id} is asked to mask, but is not on the list of members"
+                )
             if self._everyone:
                 self._policy.check_survivors(graph.num_clients, len(members))
             for peer in self._held.keys() - members:
@@ -184,7 +186,7 @@ class ClientRound(ClientState):
             if self._client_id not in listed:
                 raise SecureAggregationError(f"client {self._client_id} is missing from the survivors")
             if strangers := set(listed).difference(self._members):
-                raise SecureAggregationError(f"clients {sorted(strangers)} are survivors but no members")
+                raise SecureAggregationError(f"clients {sorted(strangers)} are survivors but not members")
             self._check_survivors(message.survivors.places)
             self._active = tuple(sorted(self._held.keys() & set(listed)))
             self._agreement = agreement_digest(self._masks_digest, listed)
@@ -225,13 +227,14 @@ class ClientRound(ClientState):
                     f"nothing is left to answer with"
                 )
             raise SecureAggregationError(
-                f"client {self._client_id} is at stage {stage.name}, asked for what follows {before.name}"
+                f"client {self._client_id} is at stage {stage.name}, but is asked for what follows "
+                f"{before.name}"
             )
         if not answered.claim(self.round_id.session, self._client_id, self.round_id.number, after):
             self.abandon()
             raise SecureAggregationError(
-                f"client {self._client_id} was at stage {after.name} of round {self.round_id.number} before: "
-                f"it answers once, whichever copy of its state is asked"
+                f"client {self._client_id} has already reached stage {after.name} of round "
+                f"{self.round_id.number}: it answers each stage once, whichever copy of its state is asked"
             )
         try:
             yield
@@ -279,8 +282,8 @@ class ClientRound(ClientState):
     def _check_survivors(self, places: Sequence[int]) -> None:
         """Refuse a list of too few survivors, or with one that has too few holders among them.
 
-        A server that lies can choose whom to call lost. A graph on which every survivor keeps its holders
-        does not fall apart for all that (:mod:`fl_privquant.secagg.parameters`).
+        A server that lies can choose whom to call lost. If every survivor still has enough holders, the graph
+        does not fall apart all the same (:mod:`fl_privquant.secagg.parameters`).
         """
         graph = self._graph_parameters()
         self._policy.check_survivors(graph.num_clients, len(places))

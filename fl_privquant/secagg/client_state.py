@@ -84,13 +84,13 @@ class ClientState:
     _client_id: Annotated[int, wire.UINT64]
     _policy: ClientPolicy
     _stage: Annotated[Stage, _STAGE] = Stage.JOINED
-    # The public key that was sent; then, of the roster, the graph's parameters and the keys of all
-    # holders, by increasing ids, until they were used.
+    # The public key that was sent; then, from the roster, the graph's parameters and, until they are used,
+    # the keys of all holders by increasing ids.
     _advertised: Annotated[bytes, wire.optional(keys.KEY_BYTES)] = b""
     _parameters: Annotated[GraphParameters | None, _GRAPH] = None
     _num_witnesses: Annotated[int, wire.UINT32] = 0
     _round_keys: Annotated[dict[int, bytes], _table(bytes, keys.KEY_BYTES)] = field(default_factory=dict)
-    # All clients of the round, where this client was told; and what it was told, as digests.
+    # All clients of the round, if this client was told them; and digests of all that it was told.
     _everyone: Annotated[tuple[int, ...], wire.IDS] = ()
     _graph_digest: Annotated[bytes, _DIGEST] = b""
     _masks_digest: Annotated[bytes, _DIGEST] = b""
@@ -141,7 +141,7 @@ class ClientState:
         vars(self).update(vars(ended))
 
     def to_bytes(self) -> bytes:
-        """The state, *with its secrets*: those of the round until it has ended."""
+        """The state, *with its secrets*; those of the round are in it until the round has ended."""
         return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *wire.packed(self)])
 
     @classmethod

@@ -5,12 +5,12 @@ in which each client is joined to the nearest on either side. A *spread* graph c
 each of them a cycle through all clients, and joins a client to those before and after it in each. Neighbours
 on a ring are neighbours of one another, so that whoever chooses the clients that are lost can cut it with few
 of them; a spread graph has no such place (:mod:`fl_privquant.secagg.parameters`). Two cycles may have an
-edge in common, so that clients of a spread graph can have fewer neighbours than it has edges for each.
+edge in common, so that a client of a spread graph can have fewer neighbours than edges.
 
 Clients of signed rounds draw the graph that the server proposes. That costs them time and memory in
 proportion to n times the number of neighbours for spread graphs, for which that number is bounded
-(:data:`~fl_privquant.secagg.parameters.MAX_CYCLE_NEIGHBORS`), and to n for rings. A complete graph need not
-be drawn.
+(:data:`~fl_privquant.secagg.parameters.MAX_CYCLE_NEIGHBORS`), and to n for rings and complete graphs. (On a
+complete graph the order only says who witnesses.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def random_orders(seed: bytes, num_clients: int, count: int) -> NDArray[np.int64
 
 
 class Graph:
-    """Who is whose neighbour, by places, and who witnesses: all that follows from the seed of a round.
+    """Which clients are neighbours, by places, and which are witnesses: all follows from the seed of a round.
 
     >>> Graph(b"seed", GraphParameters(num_clients=5, num_neighbors=2, threshold=2)).neighbors(0)
     [2, 3]
@@ -52,7 +52,7 @@ class Graph:
         orders = random_orders(seed, n, k // 2 if parameters.spread else 1)
         self._order = orders[0]
         self._complete = k == n - 1
-        # On a ring, how far to either side neighbours stand, and where on it each client stands.
+        # On a ring: how many neighbours a client has on either side, and where on it each client stands.
         self._reach, self._places = k // 2, np.argsort(self._order)
         # On a spread graph a row of neighbours for each client, increasing.
         self._table: NDArray[np.int32] | None = None
@@ -86,7 +86,8 @@ class Graph:
         marked, places = np.zeros(len(self._order), dtype=bool), sorted(alive)
         marked[places] = True
         if self._table is None:
-            # The ring with its ends repeated, counted up: a client and its neighbours are one stretch of it.
+            # Cumulative counts along the ring, whose ends are repeated: a client and its neighbours are one
+            # stretch of it.
             counted = np.concatenate([[0], np.cumsum(np.pad(marked[self._order], self._reach, mode="wrap"))])
             first = self._places[places]
             return int((counted[first + 2 * self._reach + 1] - counted[first]).min())

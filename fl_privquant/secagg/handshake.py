@@ -26,13 +26,13 @@ def handshake_bytes(graph: GraphParameters) -> float:
     size = sum(len(message.to_bytes()) for message in _messages(graph, holders))
     # Each holder after the first threshold - 1 needs a correction, except the dealer.
     corrected = (graph.num_holders - graph.threshold + 1) * (1 - 1 / graph.num_holders)
-    # Where the number of holders is a mean, each beyond a whole number has a key, a root and a share.
+    # The number of holders may be a mean. Its fraction beyond a whole number has a key, a root and a share.
     part = (graph.num_holders - holders) * (KEY_BYTES + SEED_BYTES + SHARE_BYTES)
     return size + corrected * messages.CORRECTION_BYTES + part
 
 
 def _messages(graph: GraphParameters, holders: int) -> list[Message]:
-    """The messages of a round, with so many holders of each secret, but without corrections."""
+    """The messages of a round with ``holders`` holders of each secret, without corrections."""
     n, round_id = graph.num_clients, RoundId(bytes(SESSION_BYTES), 1)
     roster = messages.Roster(
         round_id,

@@ -1,9 +1,9 @@
-"""Identity keys of clients, and the list by which clients know one another, in files of their own.
+"""Identity keys of clients, and the list by which clients know one another, each in a file.
 
 A client's *identity* is an Ed25519 key in a file of its own. A *list of known clients* gives each client a
 name and one or more public keys. The operator of the federation writes it, and brings it to every client by
 another way than through the server (configuration management, a signed package, a visit). The operator can
-also sign it.
+also sign the list.
 
 *Names* identify clients. Flower's server numbers the nodes, so that a node's number proves nothing. In a
 signed round a client's id is the first 8 bytes of the SHA-256 of its name: it follows from the list, the
@@ -45,7 +45,7 @@ _ID_DOMAIN: Final = b"fl_privquant client name v1\0"
 
 @dataclass(frozen=True)
 class IdentityKey:
-    """A public key of a client: since when, and until when, it may be used (UTC; None: no end)."""
+    """A public key of a client, with the first and the last day on which it counts (UTC; None: no end)."""
 
     key: bytes
     added: datetime.date
@@ -88,7 +88,7 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
             for mark in (client_id(name), *(listed.key for listed in keys)):
                 if mark in owners:
                     raise InvalidSpecError(
-                        f"clients {owners[mark]!r} and {name!r}: the same key or id twice; every client "
+                        f"clients {owners[mark]!r} and {name!r}: they have the same key or id; every client "
                         "needs a key of its own"
                     )
                 owners[mark] = name
@@ -125,7 +125,7 @@ class KnownClients(Mapping[int, tuple[bytes, ...]]):
         return valid
 
     def with_key(self, name: str, key: IdentityKey) -> KnownClients:
-        """The list with one more key for a client, new or known."""
+        """The list with one more key for a client, which may be a new one."""
         return KnownClients({**self.clients, name: (*self.clients.get(name, ()), key)}, self.today)
 
     def without(self, name: str, key: bytes | None = None) -> KnownClients:
@@ -168,7 +168,7 @@ def new_identity(path: Path) -> bytes:
 
 
 def read_identity(path: Path) -> Ed25519PrivateKey:
-    """The key in a file that :func:`new_identity` wrote; refused where others than its owner can read it."""
+    """The key in a file that :func:`new_identity` wrote; refused if others can read the file."""
     text = _read(path, "fl-privquant identity new")
     mode = stat.S_IMODE(path.stat().st_mode)
     if os.name == "posix" and mode & 0o077:
@@ -192,7 +192,7 @@ def public_hex(path: Path) -> str:
 def read_known_clients(
     path: Path, operator: bytes | None = None, today: datetime.date | None = None
 ) -> KnownClients:
-    """The list in a file; with an operator's public key, only if that signed it (in ``path`` + ``.sig``)."""
+    """The list in a file. With an operator's public key, its signature in ``path`` + ``.sig`` is required."""
     text = _read(path, "fl-privquant identity list add")
     if operator is not None:
         _check_signature(path, text, operator)

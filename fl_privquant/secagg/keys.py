@@ -1,21 +1,21 @@
 """Keys of a round: agreed with X25519, derived with HKDF-SHA256, used for masks, shares and signatures.
 
-Every key is derived for one purpose in one round. The salt is a digest of what the two were told so far
-(:mod:`fl_privquant.secagg.transcript`): the invitation, for a pair secret also the graph, for a mask also the
-members and the request. Clients that were told different things derive different keys. The info is
+Every key is derived for one purpose in one round. HKDF's salt is a digest of what the clients were told so
+far (:mod:`fl_privquant.secagg.transcript`): the invitation, for a pair secret also the graph, for a mask also
+the members and the request. Clients that were told different things derive different keys. HKDF's info is
 
     ``fl_privquant secagg v3`` 00 purpose 00 part part ...
 
 with parts of fixed sizes. For a key that two clients agree on the parts are their two public keys,
 the smaller one first as bytes, so that both derive the same.
 
-Two neighbours agree on one *pair secret* a round (:func:`agree`). All that they use comes from it by HKDF's
-second half (:func:`expand`), each for a purpose of its own: the shares of one another's seeds, and the root
-of their mask. In signed rounds the pair secret is derived from two secrets:
-one of keys drawn for the round, which are erased with it, and one of their identities
-(:func:`identity_pairs`), which nobody else can have.
+Two neighbours agree on one *pair secret* per round (:func:`agree`). What they use is derived from it by
+HKDF's second half (:func:`expand`), each for a purpose of its own: the shares of one another's seeds, and the
+root of their mask. In signed rounds the pair secret is derived from two secrets: one of keys drawn for the
+round, which are erased with it, and one of their identities (:func:`identity_pairs`), which nobody else can
+have.
 
-X25519 and Ed25519 are libsodium's, which takes no time to set a private key up and draws, signs and verifies
+X25519 and Ed25519 are libsodium's, which needs no time to set up a private key, and draws, signs and verifies
 in half the time of OpenSSL; HKDF and AES are OpenSSL's.
 """
 
@@ -62,8 +62,9 @@ PAIRWISE_MASK: Final = b"pairwise mask"  # the key of that mask, which one adds 
 DEALING: Final = b"dealing"  # its two seeds, and the share that it keeps
 SELF_MASK: Final = b"self mask"  # the key of the mask that it adds by itself
 WRAPPING: Final = b"wrapping"  # what it adds to its mask roots before it leaves them with the server
-SEED_COMMITMENT: Final = b"self mask commitment"  # what it publishes of its self-mask seed, and
-WRAPPING_COMMITMENT: Final = b"wrapping commitment"  # of its wrapping seed: wrong shares are noticed by it
+# What it publishes of its self-mask seed and of its wrapping seed, so that wrong shares are noticed:
+SEED_COMMITMENT: Final = b"self mask commitment"
+WRAPPING_COMMITMENT: Final = b"wrapping commitment"
 
 _DOMAIN: Final = b"fl_privquant secagg v3"
 _PRIME: Final = 2**255 - 19
@@ -102,7 +103,7 @@ def expand(secret: bytes | bytearray, size: int, purpose: bytes, *parts: bytes) 
 def wrap(
     seed: bytes | bytearray, salt: bytes, owner: bytes, roots: Sequence[bytes | bytearray]
 ) -> tuple[bytes, ...]:
-    """The roots, or what they were wrapped as, under a seed that serves once: wrapping twice undoes it."""
+    """The roots, wrapped under a seed that is used once; wrapping the result again gives the roots back."""
     pad = hashlib.shake_256(derive(seed, salt, WRAPPING, owner)).digest(SEED_BYTES * len(roots))
     wrapped = np.frombuffer(b"".join(roots), np.uint8) ^ np.frombuffer(pad, np.uint8)
     return tuple(row.tobytes() for row in wrapped.reshape(-1, SEED_BYTES))
@@ -128,7 +129,7 @@ def agree(
 ) -> bytes:
     """(32 bytes) the pair secret that the owners of two public keys, and nobody else, can derive.
 
-    With the ``pair`` key of two identities, nobody who has not also one of these identities.
+    With the ``pair`` key of two identities, one of these identities is needed too.
     """
     secret = _exchange(bytes(private), peer_public)
     if secret is None:
@@ -155,8 +156,8 @@ def identity_pairs(own: Ed25519PrivateKey, peers: Collection[bytes]) -> dict[byt
 def exchange_keys(identities: Sequence[bytes]) -> list[bytes]:
     """The X25519 public keys of Ed25519 public keys: u = (1 + y) / (1 - y), and 0 for the neutral point.
 
-    All inverses come from that of the product of all (Montgomery's trick), as one takes as long as 30
-    products.
+    All inverses are computed from the inverse of the product of all (Montgomery's trick), because one
+    inverse takes as long as 30 products.
     """
     ys = [int.from_bytes(identity, "little") & _LOW_BITS for identity in identities]
     divisors = [(1 - y) % _PRIME or 1 for y in ys]

@@ -1,12 +1,12 @@
-"""Masks: a key expanded to one word a coordinate with AES-256 in counter mode, added modulo a power of two.
+"""Masks: a key expanded to one word per coordinate with AES-256 in counter mode, added modulo a power of two.
 
-The keystream is that of GCM with a nonce of zeros (the key serves once): the counters 2, 3, ... It is read as
-little-endian words of 8, 16 or 32 bits, the fewest that hold the width of the sum: half the width is half the
-AES. Words are added in integers of that size, which wrap around at 2^8, 2^16 or 2^32. Since 2^width divides
-these, the low ``width`` bits are right at the end, and uniform if the words are.
+The keystream is that of GCM with a nonce of zeros (each key is used once): the counters 2, 3, ... It is read
+as little-endian words of 8, 16 or 32 bits, the fewest that hold the width of the sum: words of half the width
+take half as much AES. Words are added in integers of that size, which wrap around at 2^8, 2^16 or 2^32. Since
+2^width divides these, the low ``width`` bits are right at the end, and uniform if the words are.
 
-Why GCM, whose tag nobody asks for: on processors with vectors of AES (VAES) OpenSSL uses them for GCM and not
-for plain counter mode, and with its tag GCM takes two thirds of the time.
+Why GCM, although its tag is not used: on processors with vector instructions for AES (VAES) OpenSSL uses them
+for GCM and not for plain counter mode. Even with the tag, GCM takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def apply_masks(vector: NDArray[Any], keys: Iterable[tuple[bytes, bool]]) -> Non
     buffer = np.zeros(min(vector.size, _CHUNK_BYTES // vector.itemsize), dtype=vector.dtype)
     octets = buffer.view(np.uint8).data
     parts = [vector[start : start + buffer.size] for start in range(0, vector.size, buffer.size or 1)]
-    # What the keystream of each part is read from, written to and added from: the same for all keys.
+    # For each part: the zeros that are encrypted, where the keystream is written, and its words. They are the
+    # same for all keys.
     views = [(_ZEROS[: part.nbytes], octets[: part.nbytes], buffer[: part.size]) for part in parts]
     for key, added in keys:
         combine = np.add if added else np.subtract

@@ -6,8 +6,8 @@ message                   from, to     says
 :class:`Invitation`       S to all     what is summed; the same bytes for every client
 :class:`KeyAdvertisement` C to S       the client's public key of the round
 :class:`Roster`           S to C       who takes part, the keys of the neighbours, the threshold
-:class:`SharedSeeds`      C to S       what the client's seeds and the roots of its masks open from
-:class:`MaskRequest`      S to C       who shared its seeds, and is masked with
+:class:`SharedSeeds`      C to S       what opens the client's seeds and the roots of its masks later
+:class:`MaskRequest`      S to C       which clients shared seeds, so that masks are added with them
 :class:`MaskedInput`      C to S       the masked codes, packed
 :class:`SurvivorList`     S to C       whose inputs arrived, of all clients (signed rounds only)
 :class:`Confirmation`     C to S       a signature on that list (signed rounds only)
@@ -15,8 +15,8 @@ message                   from, to     says
 :class:`UnmaskReply`      C to S       one share for each of the neighbours
 ========================  ===========  ================================================================
 
-A message is a dataclass whose fields say how they are written; what clients send may end with their Ed25519
-signature over all that stands before it.
+S is the server and C a client. A message is a dataclass whose fields say how they are written; what clients
+send may end with their Ed25519 signature over all that stands before it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from fl_privquant.secagg.shamir import SHARE_BYTES
 from fl_privquant.secagg.wire import ClientMessage, Format, Message, Subset
 
 CORRECTION_BYTES: Final = 2 * SHARE_BYTES
-"""What a holder's derived shares of the two seeds are off by (:mod:`fl_privquant.secagg.sharing`)."""
+"""Bytes that correct a holder's derived shares of both seeds (:mod:`fl_privquant.secagg.sharing`)."""
 
-# The largest code, which is 1 or more; 0 where codes are residues.
+# The largest code, which is 1 or more; it is written as 0 if codes are residues.
 _MAX_CODE: Final = Format(
     lambda value: wire.UINT64.pack(value or 0), lambda reader: wire.UINT64.read(reader) or None
 )
@@ -43,8 +43,8 @@ _MAX_CODE: Final = Format(
 class Invitation(Message):
     """The sum: vectors of ``dimension`` codes up to ``max_code``, modulo 2^width.
 
-    ``num_clients`` is how many are invited, so a bound on how many are summed. Without a
-    ``max_code`` the codes are residues, and their sum is exact modulo 2^width only.
+    ``num_clients`` is how many clients are invited, and so bounds how many are summed. Without a
+    ``max_code`` the codes are residues, and their sum is only exact modulo 2^width.
     """
 
     KIND = 1
@@ -61,8 +61,8 @@ class KeyAdvertisement(ClientMessage):
     """The client's X25519 public key of the round.
 
     In signed rounds ``known`` is the digest of the list by which the client knows others
-    (:func:`~fl_privquant.secagg.transcript.known_digest`): to clients with the server's own list the roster
-    need not repeat what is on it.
+    (:func:`~fl_privquant.secagg.transcript.known_digest`). If this is the server's own list, the roster need
+    not repeat what is on it.
     """
 
     KIND = 2
@@ -89,11 +89,11 @@ class RosterEntry:
 class Roster(Message):
     """Who takes part, the keys of the client's neighbours, the threshold, and what the graph follows from.
 
-    In signed rounds the client is told all ``num_clients`` clients: those ``present`` of the increasing ids
-    on its own list of known clients, or their ``ids``, where its list is not the server's or these are
+    In signed rounds the client is told all ``num_clients`` clients: as those ``present`` among the increasing
+    ids on its own list of known clients, or by their ``ids``, if its list is not the server's or these are
     shorter. It draws the graph itself, and ``public_keys`` are those of its neighbours, by increasing ids.
-    ``identities`` are the identity keys of the neighbours in ``identified``: of those that have several,
-    or of all where the client's list is not the server's. ``path`` leads from the client's own leaf to the
+    ``identities`` are the identity keys of the neighbours in ``identified``: of those that have several keys,
+    or of all if the client's list is not the server's. ``path`` leads from the client's own leaf to the
     root of the tree of all keys (:mod:`fl_privquant.secagg.roster_tree`); on a complete graph the client
     knows all leaves, and the path is empty. The first ``num_witnesses`` clients of the graph's first order
     are those whose confirmations count.
@@ -122,13 +122,13 @@ class Roster(Message):
 
 @dataclass(frozen=True)
 class SharedSeeds(ClientMessage):
-    """What the server needs to open the client's two seeds from shares, and the roots of its masks from one.
+    """What the server needs to open the client's two seeds from shares, and its masks' roots from one seed.
 
-    Of the holders, the first ``threshold - 1`` derive their shares; ``corrections`` are what the shares that
-    the others derive are off by, without the client itself, by increasing ids. ``wrapped`` are the roots
-    of the masks with the neighbours, by increasing ids, which open with the wrapping seed
-    (:func:`~fl_privquant.secagg.keys.wrap`). The commitments to the two seeds let the server recognise the
-    right ones later.
+    All holders derive their shares. Those of the first ``threshold - 1`` holders are right as they are;
+    ``corrections`` are what the derived shares of the others are off by, without the client itself, by
+    increasing ids. ``wrapped`` are the roots of the masks with the neighbours, by increasing ids, which open
+    with the wrapping seed (:func:`~fl_privquant.secagg.keys.wrap`). By the commitments to the two seeds the
+    server recognises the right seeds later.
     """
 
     KIND = 4
@@ -141,7 +141,7 @@ class SharedSeeds(ClientMessage):
 
 @dataclass(frozen=True)
 class MaskRequest(Message):
-    """The clients that take part: of all clients, or of the receiver's roster where it was not told all."""
+    """The clients that take part: of all clients, or of the receiver's roster if it was not told all."""
 
     KIND = 10
 

@@ -11,7 +11,7 @@ from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg import keys
 
 CAPACITY: Final = 1024
-"""Keys that are kept; the oldest go first."""
+"""How many keys are kept; the oldest are dropped first."""
 
 _BLOCK: Final = keys.DIGEST_BYTES + keys.KEY_BYTES
 
@@ -20,7 +20,7 @@ class PairKeys:
     """The keys that pairs of identities can derive, stored by a digest of both identities.
 
     A key is found only by the two identities that it belongs to: once either is replaced, another one is
-    derived. Most stages of a round need no key, so that the bytes are read when the first one is asked for.
+    derived. Most stages of a round need no key, so the bytes are read only when a key is asked for.
     """
 
     def __init__(self, kept: bytes = b"") -> None:
@@ -41,14 +41,14 @@ class PairKeys:
 
     def of(self, identity: Ed25519PrivateKey, peers: Sequence[bytes]) -> dict[bytes, bytes]:
         """The key that this identity shares with each of its peers, by the public key of the peer."""
-        known, own = self._read(), identity.public_key().public_bytes_raw()
+        stored, own = self._read(), identity.public_key().public_bytes_raw()
         labels = {peer: keys.digest(keys.IDENTITY_PAIR, own, peer) for peer in peers}
-        if strangers := [peer for peer, label in labels.items() if label not in known]:
+        if strangers := [peer for peer, label in labels.items() if label not in stored]:
             pairs = keys.identity_pairs(identity, strangers)
-            known |= {labels[peer]: key for peer, key in pairs.items()}
-        pair_keys = {peer: known[label] for peer, label in labels.items()}
-        for label in list(known)[: max(0, len(known) - CAPACITY)]:
-            del known[label]
+            stored |= {labels[peer]: key for peer, key in pairs.items()}
+        pair_keys = {peer: stored[label] for peer, label in labels.items()}
+        for label in list(stored)[: max(0, len(stored) - CAPACITY)]:
+            del stored[label]
         return pair_keys
 
     def _read(self) -> dict[bytes, bytes]:

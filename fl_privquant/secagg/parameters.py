@@ -4,24 +4,24 @@
 symbol     meaning
 =========  ==================================================================================
 n          clients of the round
-C          of them corrupt, at most: corrupt_fraction * n, rounded up; they hand all they know to
-           the server
-D          of them lost after keys were advertised, at most: dropout_fraction * n, rounded up
+C          the most of them that are corrupt: corrupt_fraction * n, rounded up; they hand all they
+           know to the server
+D          the most of them that are lost after keys were advertised: dropout_fraction * n, rounded up
 k          neighbours of each client; its secrets have k + 1 holders: these, and itself
 t          threshold: shares that open a secret
-HG(N,M,k)  hypergeometric: marked ones among k drawn from N of which M are marked
+HG(N,M,k)  hypergeometric: how many are marked among k drawn from N, of which M are marked
 =========  ==================================================================================
 
 The graph is a ring in random order where each client is joined to the k/2 nearest on either side
 (a Harary graph, Bell et al. 2020), or complete. So the neighbours of a client are a uniform set of
-k among the n - 1 others, whoever is corrupt or lost, as long as that does not depend on the order.
+k among the n - 1 others, whoever is corrupt or lost, as long as who that is does not depend on the order.
 
 **Security fails** if one of these happens:
 
 1. *A secret pair is opened.* The server must never hold both the self-mask seed and the wrapping
    seed of an honest client, with t shares each. Honest holders give it shares of one of the two, corrupt
    holders of both. So with X corrupt neighbours it has X shares of the other one, and X < t
-   suffices. X is HG(n - 1, C, k); union over the n - C honest clients:
+   suffices. X is HG(n - 1, C, k). The union bound over the n - C honest clients is:
 
        (n - C) P[X >= t].
 
@@ -32,21 +32,22 @@ k among the n - 1 others, whoever is corrupt or lost, as long as that does not d
 
    This is what is computed for a complete graph, where it costs nothing, and on request
    (``server_may_lie``). On a sparse graph it takes about twice as many neighbours (94 instead of 44 for
-   1000 clients). Signed rounds do without: there clients confirm the list of survivors to one another
-   before they unmask, so that no two of them act on different lists.
+   1000 clients). Signed rounds do not need it: there clients confirm the list of survivors to one
+   another before they unmask, so that no two of them act on different lists.
 
-2. *The honest survivors fall apart* into two groups with no edge between them: then each group's
-   sum could be told apart. R = C + D clients are gone from the ring, in the worst case. Each of the
-   two borders between the groups is a run of at least h = k/2 neighbours on the ring that are all
-   gone, as a shorter run is bridged by an edge. The two runs are disjoint: union over where they
-   start, with 2 h given clients all among the R:
+2. *The honest survivors fall apart* into two groups with no edge between them: then the sum of each
+   group could be opened by itself. R = C + D clients are gone from the ring, in the worst case. Each
+   of the two borders between the groups is a run of at least h = k/2 neighbours on the ring that are
+   all gone, as a shorter run is bridged by an edge. The two runs are disjoint. The union bound over
+   where they start, with 2 h given clients all among the R, is:
 
        n (n - 1) / 2 * product over j < 2 h of (R - j) / (n - j).
 
    A complete graph never falls apart, nor does a ring with k > R.
 
 **Correctness fails** if some secret has fewer than t holders left. A lost client has k holders
-besides itself, of which HG(n - 1, D - 1, k) are lost; another has k + 1, and HG(n - 1, D, k):
+besides itself, of which HG(n - 1, D - 1, k) are lost; a client that is not lost has k + 1 holders, of
+which HG(n - 1, D, k) are lost:
 
        D P[HG(n - 1, D - 1, k) > k - t]  +  (n - D) P[HG(n - 1, D, k) > k + 1 - t].
 
@@ -62,21 +63,24 @@ and core, 2^40 take 13 days of one core.
 lost that complete two runs of k/2 around a group (the corrupt ones among them need not be called lost), and
 opens the sum of the group alone. So signed rounds have a ring only where k > C + D, so that no such runs
 exist, and elsewhere a *spread* graph: h = k/2 independent cycles in random order, where every client is
-joined to the one before and the one after it. And clients confirm a list of survivors only if each survivor
-has t holders among them, itself included. Then the honest survivors are connected, whoever is lost, but for
-the odds of the following. Suppose that they fall apart, and let S be the smaller side, of a clients.
+joined to the one before and the one after it. Moreover, clients confirm a list of survivors only if each
+survivor has t holders among them, itself included. Then the honest survivors are connected, whoever is lost,
+except with the odds of the following. Suppose that they fall apart, and let S be the smaller side, which has
+a clients.
 
 - Each client of S has t - 1 holders besides itself among S and the corrupt clients, so t - a of its
   neighbours are corrupt. Reveal the neighbours of these clients one after the other. Each of the 2 h is one
   of at least n - 2 a others, and a new corrupt one with odds of at most (C - x) / (n - 2 a) after x others.
-  With T(x) the odds that x or more come together, all of S has so many with odds of at most T(t - a)^a.
+  If T(x) are the odds of x or more corrupt neighbours, all clients of S have t - a or more of them with odds
+  of at most T(t - a)^a.
 - All of S together has a (t - 1) holders in S and among the corrupt. Of the a k neighbours that are revealed
   one after the other, each is corrupt with odds of at most C / (n - 1 - 2 a), and counts once, or of S with
   odds of at most a / (n - 1 - 2 a), and counts for both ends: Chernoff's bound.
 - No client of S is joined to the other side, which has s >= max(a, n - C - D - a) clients. In one cycle,
   reveal who follows each client of S: it is one of the other side with odds of at least s / (n - 1), every
-  time. So this happens in all cycles with odds of at most (1 - s / (n - 1))^(a h). Union over who is lost:
-  at most D of the n - C - a others.
+  time. So no client of S is joined to the other side in any cycle with odds of at most
+  (1 - s / (n - 1))^(a h). This is multiplied by the ways to choose who is lost: at most D of the n - C - a
+  others.
 
 The smallest of these bounds, times the ways to choose S, is added up over a. The first decides for the
 smallest groups and the last for large ones, where it is far below 2^-80. (The Markov chain of the first also
@@ -110,17 +114,18 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg.wire import FLAG, UINT32
 
 MIN_NEIGHBORS: Final = 32
-"""Fewer save little and rest on the exact fractions; up to this the graph is complete."""
+"""The fewest neighbours on a sparse graph; up to 33 clients the graph is complete. Fewer would save little,
+and the odds would rest on the fractions of corrupt and lost clients being exact."""
 
 MAX_CYCLE_NEIGHBORS: Final = 1024
 """Most neighbours in a spread graph, so that a server cannot have clients draw costly ones. Rounds that need
 more have a ring, or a complete graph."""
 
 GRINDING_TRIES: Final = 2.0**40
-"""Graphs that a server that lies is taken to try before it shows one to clients that sign."""
+"""The number of graphs that a lying server is assumed to try before it shows one to clients that sign."""
 
 ROUNDING: Final = 1.0 + 1e-6
-"""Odds are sums of rounded terms; their relative error stays far below this."""
+"""A factor that covers rounding errors: odds are sums of rounded terms, whose relative error is far less."""
 
 
 # Exponents of Chernoff's bound, and sizes of groups for which a sharper one is computed.
@@ -168,7 +173,7 @@ class GraphParameters:
 
 
 def needs_cycles(num_clients: int, num_neighbors: int, gone: int) -> bool:
-    """Whether a signed round has a spread graph: whoever chooses the ``gone`` clients could cut a ring.
+    """Whether a signed round needs a spread graph, as whoever chooses the ``gone`` clients could cut a ring.
 
     >>> [needs_cycles(10_000, neighbours, gone=2000) for neighbours in (72, 1026, 2002)]
     [True, False, False]
@@ -187,13 +192,13 @@ def choose_parameters(
     server_may_lie: bool = False,
     signed: bool = False,
 ) -> GraphParameters:
-    """The fewest neighbours, and the threshold, that keep both odds of failure (see the module).
+    """The fewest neighbours, and the threshold, that keep both odds of failure (see the module's docstring).
 
-    ``server_may_lie`` keeps a client's secrets apart on a sparse graph too if the server tells clients
+    ``server_may_lie`` also protects both secrets of a client on a sparse graph if the server tells clients
     different things about who was lost. ``signed`` rounds rule that out by themselves, and need a graph that
     the server can neither find by trying many nor cut by choosing who is lost.
 
-    Raises InvalidSpecError where no graph does; roughly, corrupt_fraction + dropout_fraction must stay
+    Raises InvalidSpecError if there is no such graph; roughly, corrupt_fraction + dropout_fraction must stay
     below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and for a server that may lie. At
     least two honest clients must be left in a sum: three clients cannot have one corrupt *and* one lost, so
     one of the two fractions must be 0 there, and both for two clients.
@@ -237,7 +242,7 @@ def security_failure(
     server_may_lie: bool = False,
     signed: bool = False,
 ) -> float:
-    """Bound on the odds that a round of this graph is not secure; a bound of 1 or more tells nothing.
+    """An upper bound on the odds that a round with this graph is not secure; from 1 on it says nothing.
 
     For ``signed`` rounds this is twice the odds of the graph, after all tries: the other half is left to the
     witnesses.
@@ -309,7 +314,7 @@ def _neighbors_tail(n: int, marked: int, k: int, spread: bool) -> NDArray[np.flo
 def _distinct(n: int, marked: int, k: int, revealed: int = 0) -> NDArray[np.float64]:
     """(k + 2,) the odds of exactly 0, 1, ..., k + 1 different marked neighbours in k / 2 cycles.
 
-    ``revealed`` are edges of each cycle that are known already; then tails of these odds are upper bounds.
+    ``revealed`` edges of each cycle are known already; then tails of these odds are upper bounds.
     """
     counts, odds = np.arange(k + 2), np.zeros(k + 2)
     odds[0] = 1.0

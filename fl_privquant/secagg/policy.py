@@ -29,23 +29,23 @@ class ClientPolicy:
     Guarantee: every sum that this client helps to open holds the codes of at least
     :attr:`least_honest` honest clients, if of the clients that the server shows it no more than
     ``corrupt_fraction`` are corrupt (and as far as the threat model of :mod:`fl_privquant.secagg` goes). The
-    server chooses whom it shows: set ``min_clients`` so large that ``corrupt_fraction`` of it are all the
-    clients that you take to be corrupt.
+    server chooses whom it shows, so set ``min_clients`` so large that ``corrupt_fraction`` of it covers all
+    the clients that you assume to be corrupt.
 
     Parameters
     ----------
     min_clients
-        Fewest clients of a round. The default is for simulations.
+        The fewest clients of a round. The default is for simulations.
     corrupt_fraction
         Share of the clients of a round that may work together with the server, rounded up.
     dropout_fraction
         Share of the clients of a round that may be lost, rounded up. If more are lost, this client does not
         help to open the sum.
     max_security_failure
-        Largest odds that the graph fails to protect a round. ``math.inf`` takes any graph: for measurements
-        and tests, as nobody is protected.
+        Largest odds that the graph fails to protect a round. ``math.inf`` accepts any graph and protects
+        nobody: it is for measurements and tests.
     identity
-        The client's own Ed25519 key: signs what it sends.
+        The client's own Ed25519 key, with which it signs what it sends.
     known_identities
         Raw Ed25519 public keys of the clients, by id, which must not come from the server. With them the
         client shares masks only with the owners of these keys, and unmasks only if enough of them confirm
@@ -107,7 +107,7 @@ class ClientPolicy:
         self.check_size(invitation.num_clients)
         if self.signed and not invitation.signed:
             raise SecureAggregationError(
-                "the round is not signed, but this client knows identities and asks for them"
+                "the round is not signed, but this client has a list of known clients and needs signatures"
             )
         if invitation.signed and self.identity is None:
             raise SecureAggregationError("the round is signed, but this client has no identity key")
@@ -165,12 +165,12 @@ class ClientPolicy:
             if owned is None or len(owned) != 1:
                 raise SecureAggregationError(
                     f"client {client} is on the roster without its identity key, and this client does not "
-                    f"know just one"
+                    f"know exactly one key of it"
                 )
             return owned[0]
         if owned is not None and told not in owned:
             raise SecureAggregationError(
-                f"client {client} is on the roster with another identity than is known of it"
+                f"client {client} is on the roster with an identity key that this client's list does not have"
             )
         return told
 

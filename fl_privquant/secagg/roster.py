@@ -19,7 +19,7 @@ class CheckedRoster:
     """What a client takes from its roster.
 
     ``entries`` are the holders of the client's secrets, itself among them, by increasing ids, and
-    ``everyone`` all clients of the round, where the client was told.
+    ``everyone`` all clients of the round, if the client was told.
     """
 
     entries: tuple[RosterEntry, ...]
@@ -31,28 +31,28 @@ def checked_roster(
     roster: Roster, invitation: Invitation, own: RosterEntry, round_digest: bytes, policy: ClientPolicy
 ) -> CheckedRoster:
     """What follows from a roster for the client with these keys, if the client agrees to it."""
-    told = _everyone(roster, policy) if invitation.signed else roster.ids
-    if own.client_id not in told:
+    listed = _everyone(roster, policy) if invitation.signed else roster.ids
+    if own.client_id not in listed:
         raise SecureAggregationError(f"client {own.client_id} is missing from its own roster")
-    if not len(told) <= roster.num_clients <= invitation.num_clients:
+    if not len(listed) <= roster.num_clients <= invitation.num_clients:
         raise SecureAggregationError(
-            f"roster of {len(told)} among {roster.num_clients} clients of {invitation.num_clients} invited: "
-            f"a sum of more could exceed the modulus"
+            f"roster of {len(listed)} among {roster.num_clients} clients, of {invitation.num_clients} "
+            f"invited: a sum over more clients than were invited could exceed the modulus"
         )
     if roster.spread and not invitation.signed:
         raise SecureAggregationError("a spread graph, which only clients of signed rounds can draw")
     # Before anything is computed for so many neighbours: no array is then longer than the message.
-    if not invitation.signed and len(told) != roster.num_neighbors + 1:
+    if not invitation.signed and len(listed) != roster.num_neighbors + 1:
         raise SecureAggregationError(
-            f"{len(told)} holders, expected {roster.num_neighbors} neighbours and this client"
+            f"{len(listed)} holders, expected {roster.num_neighbors} neighbours and this client"
         )
     policy.check_size(roster.num_clients)
     policy.check_graph(roster.num_clients, roster.num_neighbors, roster.threshold, roster.spread)
     check = _signed if invitation.signed else _unsigned
-    checked = check(roster, told, own, round_digest, policy)
+    checked = check(roster, listed, own, round_digest, policy)
     public = [entry.public_key for entry in checked.entries]
     if len(set(public)) != len(public):
-        raise SecureAggregationError("a public key stands twice on the roster: keys must be distinct")
+        raise SecureAggregationError("a public key is on the roster twice: keys must be distinct")
     if len(public) < roster.threshold:
         raise SecureAggregationError(f"{len(public)} holders, below the threshold {roster.threshold}")
     return checked
@@ -123,8 +123,8 @@ def _entries(
         )
     identities: dict[int, bytes] = dict.fromkeys(neighbours, b"")
     if own.identity:
-        given = dict(zip(roster.identified.among(neighbours), roster.identities, strict=True))
-        identities = {client: policy.identity_of(client, given.get(client)) for client in neighbours}
+        named = dict(zip(roster.identified.among(neighbours), roster.identities, strict=True))
+        identities = {client: policy.identity_of(client, named.get(client)) for client in neighbours}
     others = [
         RosterEntry(client, key, identities[client])
         for client, key in zip(neighbours, roster.public_keys, strict=True)

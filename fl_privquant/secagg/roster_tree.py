@@ -6,10 +6,9 @@ client is sent the partners on the way from its leaf to the root, 32 bytes for e
 computes the root from its own keys: the root, and so the graph, cannot have been found before the client drew
 its key of the round.
 
-Clients do not check the leaves of others. A server that shows somebody's keys otherwise than they are in the
-tree gains nothing by it: the pair secret of two clients depends on both their keys, on the root and, in
-signed rounds, on their identities, so that the two then have different masks, which do not cancel and which
-nobody else knows.
+Clients do not check the leaves of others. A server gains nothing if it shows a client other keys than those
+in the tree: the pair secret of two clients depends on both their keys, on the root and, in signed rounds, on
+their identities, so that the two then have different masks, which do not cancel and which nobody else knows.
 """
 
 from __future__ import annotations

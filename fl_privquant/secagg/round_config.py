@@ -40,9 +40,10 @@ class RoundConfig:
     corrupt_fraction, dropout_fraction, max_security_failure, max_correctness_failure, server_may_lie
         See :func:`~fl_privquant.secagg.parameters.choose_parameters`.
     num_neighbors, threshold
-        Given both, they are taken instead of being computed, if they keep ``max_security_failure`` (the
-        graph is complete where there are fewer clients than neighbours; then the threshold must still fit).
-        An infinite ``max_security_failure`` takes any: for measurements and tests, as nobody is protected.
+        If both are given, they are used instead of being computed, provided that they keep
+        ``max_security_failure`` (with fewer clients than neighbours the graph is complete, and the threshold
+        must still fit). An infinite ``max_security_failure`` allows any values and protects nobody: it is for
+        measurements and tests.
     identities
         Raw Ed25519 public keys of the clients, by id: every message of a client must be signed, clients
         confirm the survivors to one another, and the graph withstands a server that lies.

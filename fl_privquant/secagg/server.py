@@ -64,7 +64,8 @@ class ServerRound:
     rejected
         Why messages were refused, by sender.
     graph_parameters
-        Neighbours and threshold: of the round once rosters are out, before as if all invited clients came.
+        Neighbours and threshold: those of the round once rosters are out; before that, those that it has if
+        all invited clients take part.
     culprits
         Clients whose dealt shares do not open, which counts as breaking the protocol: leave them out of later
         rounds.
@@ -129,10 +130,11 @@ class ServerRound:
         return self._invitation
 
     def receive(self, sender: int, data: Octets) -> bool:
-        """Take a client's message of the present stage; ``sender`` is who the transport says it is.
+        """Take a client's message of the present stage; ``sender`` is the client that the transport names.
 
-        False for one that is sent twice or by somebody who was not asked, and for one that is malformed, of
-        another stage or not the sender's own: then :attr:`rejected` says why.
+        False if the message is not taken: because it was sent before, or by somebody who was not asked; or
+        because it is malformed, of another stage or not the sender's own, for which :attr:`rejected` says
+        why.
         """
         if self._stage is ServerStage.ENDED:
             return False
@@ -149,7 +151,7 @@ class ServerRound:
         return True
 
     def _awaited(self) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
-        """The messages of the present stage: their class, who sends one, who has, and what takes it."""
+        """The messages of the present stage: class, who sends one, who has sent one, and what takes them."""
         dealt = self._dealt
         if self._stage is ServerStage.ADVERTISE:
             return messages.KeyAdvertisement, self._invited, self._entries, self._take_key
@@ -282,13 +284,13 @@ class ServerRound:
         if told_all:
             request = messages.MaskRequest(self._round_id, Subset.of(members, list(self._graph)))
             return dict.fromkeys(members, request.to_bytes())
-        asked = {
+        lists = {
             client: Subset.of([*peers, client], list(self._dealt.points[client]))
             for client, peers in self._members.items()
         }
         return {
             client: messages.MaskRequest(self._round_id, listed).to_bytes()
-            for client, listed in asked.items()
+            for client, listed in lists.items()
         }
 
     def _take_input(self, message: messages.MaskedInput) -> None:
@@ -317,14 +319,14 @@ class ServerRound:
 
     def _take_confirmation(self, message: messages.Confirmation) -> None:
         if message.agreement != self._agreement:
-            raise InvalidUpdateError("Confirmation: of something else than this client was shown")
+            raise InvalidUpdateError("Confirmation: not of what this client was shown")
         self._confirmations[message.client_id] = message
 
     def unmask_requests(self) -> dict[int, bytes]:
         """Ask those whose input arrived for the shares that open the masks left in the total."""
         self._close(ServerStage.CONFIRM)
         signers: tuple[int, ...] = ()
-        asked: Iterable[int] = self._active
+        unmasking: Iterable[int] = self._active
         if self._config.signed:
             quorum = self._config.quorum(len(self._graph))
             heard = [witness for witness in self._witnesses if witness in self._confirmations]
@@ -333,12 +335,12 @@ class ServerRound:
                     f"{len(heard)} of {len(self._witnesses)} witnesses confirmed the survivors, below the "
                     f"{quorum} without which clients do not unmask"
                 )
-            asked, signers = self._confirmations, tuple(heard[:quorum])
-            self._need_holders(asked, "clients confirmed the survivors")
+            unmasking, signers = self._confirmations, tuple(heard[:quorum])
+            self._need_holders(unmasking, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
         named, requests = Subset.of(signers, self._witnesses), {}
-        for client in sorted(asked):
+        for client in sorted(unmasking):
             active = Subset.of(self._active, self._held_by(client))
             requests[client] = messages.UnmaskRequest(self._round_id, active, named, signatures).to_bytes()
         return requests
@@ -455,7 +457,7 @@ class ServerRound:
         repeated = [client for client, entry in self._entries.items() if owners[entry.public_key] > 1]
         for client in repeated:
             del self._entries[client]
-            self.rejected[client] = "its public key stands twice"
+            self.rejected[client] = "another client sent the same public key"
 
     def _close(self, stage: ServerStage) -> None:
         if self._stage is not stage:

@@ -2,23 +2,24 @@
 
 A secret is cut into 5 limbs of at most 26 bits. Each limb is the value at 0 of a polynomial of degree
 threshold - 1 over the field of p = 2^31 - 1 elements; share x = 1, 2, ... holds the 5 values at x, as
-little-endian 32-bit words (20 bytes). Any ``threshold`` shares determine the secret, fewer are independent
-of it.
+little-endian 32-bit words (20 bytes). Any ``threshold`` shares determine the secret; fewer are independent of
+it.
 
 **Shares that need not be sent.** The secret and the first threshold - 1 shares determine the polynomials, and
-if these shares are uniform, so are the polynomials' coefficients. So a dealer may take for them numbers that
-the dealer and the holder both derive from a key (:func:`share_from`). The others follow (:func:`complete`),
-and differ from what their holders derive by corrections (:func:`difference`).
+if these shares are uniform, so are the polynomials' coefficients. So a dealer may use as these shares numbers
+that the dealer and the holder both derive from a key (:func:`share_from`). The other shares follow
+(:func:`complete`), and differ from what their holders derive by corrections (:func:`difference`).
 
 **Wrong shares.** The shares of a secret are a word of a Reed-Solomon code, so that t + 2 e of them determine
 the secret even if e are wrong, and tell which ones are (:func:`find_wrong`). Errors are located once, on a
-random combination of the limbs, by Berlekamp and Massey's algorithm on the syndromes: quadratic in the
-number of shares, some milliseconds for hundreds.
+random combination of the limbs, by Berlekamp and Massey's algorithm on the syndromes. It takes a time that is
+quadratic in the number of shares, and some milliseconds for hundreds of them.
 
 Why not a library: the one in the dependency tree, pycryptodome's (which Flower uses), works on 16
 bytes in pure Python over GF(2^128) and takes 120 ms for 101 shares at threshold 60, some hundred times as
-long as the code below. Why this field: one prime above 2^128 with Python's integers is shorter but slower,
-takes a time that depends on the secret, and leaves the secret in integers that cannot be overwritten.
+long as the code below. Why this field: code with one prime above 2^128 and Python's integers would be
+shorter, but it would be slower, take a time that depends on the secret, and leave the secret in integers that
+cannot be overwritten.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ STREAM_BYTES: Final = 80
 _LIMBS: Final = 5
 _LIMB_BITS: Final = 26
 _LIMB_WEIGHTS: Final = np.left_shift(np.uint64(1), np.arange(_LIMB_BITS, dtype=np.uint64))
-# Sums of as many numbers below 2^31 stay far below 2^64.
+# Sums of this many numbers below 2^31 stay far below 2^64.
 _MAX_SHARES: Final = (1 << 16) - 1
 _P: Final = np.uint64(PRIME)
 _SHIFT: Final = np.uint64(31)
@@ -71,8 +72,8 @@ def complete(secret: bytes | bytearray, given: NDArray[np.uint8], num_shares: in
     threshold = len(given) + 1
     if not threshold <= num_shares <= _MAX_SHARES:
         raise InvalidSpecError(
-            f"threshold {threshold} of {num_shares} shares: expected at most as many as shares, and of these "
-            f"at most {_MAX_SHARES}"
+            f"threshold {threshold} of {num_shares} shares: expected a threshold up to the number of shares, "
+            f"which is at most {_MAX_SHARES}"
         )
     if not secret or len(secret) % SECRET_BYTES:
         raise InvalidSpecError(f"secret: {len(secret)} bytes, expected a multiple of {SECRET_BYTES}")
@@ -85,7 +86,7 @@ def complete(secret: bytes | bytearray, given: NDArray[np.uint8], num_shares: in
 
 
 def share_from(stream: bytes) -> bytes:
-    """The share that uniform bytes stand for: each word is 16 of them modulo p, uniform up to 2^-97.
+    """A share made of uniform bytes: each word is 16 of them modulo p, which is uniform up to 2^-97.
 
     >>> share_from(bytes(8) + bytes([1]) + bytes(71)).hex()[:8]
     '04000000'
@@ -151,8 +152,8 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
 
     A share is wrong if it is off the polynomials of degree threshold - 1 on which the others lie. With more
     wrong shares than that the answer is None, or names points whose removal leaves a secret that nobody
-    shared: the caller needs a way to recognise the right one. Odds of 2^-31 a wrong share that it
-    is overlooked, over a combination of the limbs that is drawn here.
+    shared: the caller needs a way to recognise the right one. Each wrong share is overlooked with odds of
+    2^-31, over a random combination of the limbs that is drawn here.
 
     >>> given = np.zeros((2, 20), dtype=np.uint8)
     >>> shares = np.concatenate([given, complete(bytes(range(16)), given, num_shares=7)])
@@ -166,7 +167,7 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
     values = np.ascontiguousarray(shares).view(_WORD).astype(np.uint64)
     combined = _times(values, _uniform((1, values.shape[1]))).sum(axis=1) % _P
     # With v_i = 1 / prod (x_i - x_k), every polynomial f of degree below len(points) - 1 has
-    # sum v_i f(x_i) = 0: these sums, for the shares times x^j, see the errors and nothing else.
+    # sum v_i f(x_i) = 0. So these sums, for the shares times x^j, depend on the errors and on nothing else.
     terms = _times(combined, _inverse(_differences(tuple(points))))
     syndromes = []
     for _ in range(spare):

@@ -1,17 +1,17 @@
 """How the seeds of a client are shared without sending a share: holders derive it, the server corrects it.
 
-A client shares two seeds among its holders, who are its neighbours and itself, by increasing ids: holder i of
-them has the shares at the point i. Every holder derives its shares from the pair secret that it has in
-common with the dealer. Any threshold - 1 shares of a polynomial may be chosen freely, so that those of the
-first threshold - 1 holders are right as they are. The polynomial then gives the shares of the others
+A client (the *dealer*) shares two seeds among its *holders*, who are its neighbours and itself: holder number
+i, by increasing ids, has the shares at the point i. Every holder derives its shares from the pair secret that
+it has in common with the dealer. Any threshold - 1 shares of a polynomial may be chosen freely, so those of
+the first threshold - 1 holders are right as they are. The polynomial then gives the shares of the others
 (:func:`~fl_privquant.secagg.shamir.complete`), and the dealer tells the server what their derived ones are
 off by: *corrections*, in the field. When a holder reveals a share, the server adds its correction.
 
 A correction is the difference between the right share and the derived one, and reveals nothing without the
 derived share: without the pair secret, derived shares cannot be distinguished from uniform ones, and so
 neither can corrections. What fewer than threshold holders know, together with all corrections, is therefore
-independent of the seeds. A holder reveals the share of one seed and not of the other; the two are derived
-apart.
+independent of the seeds. A holder reveals its share of one seed and not of the other; the two shares are
+derived independently.
 
 A corrupt dealer can give wrong corrections, as it could give wrong shares in any scheme, and a corrupt holder
 can reveal a wrong share. The server corrects a few wrong shares (:func:`open_secret`). Only a seed that the
@@ -37,7 +37,7 @@ _NUM_SECRETS: Final = 2
 
 
 def corrected_holders(dealer: int, holders: Sequence[int], threshold: int) -> list[int]:
-    """The holders whose derived shares need a correction, where ``holders`` are all, increasing.
+    """The holders whose derived shares need a correction; ``holders`` are all of them, by increasing ids.
 
     >>> corrected_holders(30, [10, 20, 30, 40], threshold=2)
     [20, 40]
@@ -46,7 +46,7 @@ def corrected_holders(dealer: int, holders: Sequence[int], threshold: int) -> li
 
 
 def derived_share(pair: bytes | bytearray, dealer: int, holder: int) -> bytes:
-    """The shares of the dealer's two seeds that the holder has, before their correction: both derive them."""
+    """The holder's shares of the dealer's two seeds, before their correction: both can derive them."""
     size = _NUM_SECRETS * shamir.STREAM_BYTES
     return shamir.share_from(keys.expand(pair, size, keys.DEALT_SHARE, _ENDS.pack(dealer, holder)))
 
@@ -67,15 +67,15 @@ def deal(
 ) -> tuple[bytes, list[bytes]]:
     """The dealer's own shares of its two seeds, and the corrections of :func:`corrected_holders`.
 
-    ``kept`` are uniform bytes for the share of the dealer itself, where that is among the first.
+    ``kept`` are uniform bytes for the dealer's own share, for when it is among the first holders.
     """
     derived = {
         holder: shamir.share_from(kept) if holder == dealer else derived_share(pairs[holder], dealer, holder)
         for holder in holders
     }
-    first = [derived[holder] for holder in holders[: threshold - 1]]
-    given = np.frombuffer(b"".join(first), dtype=np.uint8).reshape(-1, _NUM_SECRETS * shamir.SHARE_BYTES)
-    rest: NDArray[np.uint8] = shamir.complete(secrets, given, len(holders))
+    joined = b"".join([derived[holder] for holder in holders[: threshold - 1]])
+    first = np.frombuffer(joined, dtype=np.uint8).reshape(-1, _NUM_SECRETS * shamir.SHARE_BYTES)
+    rest: NDArray[np.uint8] = shamir.complete(secrets, first, len(holders))
     shares = dict(zip(holders[threshold - 1 :], rest, strict=True))
     corrections = [
         shamir.difference(shares[holder].tobytes(), derived[holder])
@@ -211,8 +211,8 @@ def members_left(
 def correctable(num_shares: int, threshold: int) -> int:
     """How many of these shares may be wrong such that the secret can still be opened.
 
-    Of r shares beyond the threshold the code corrects floor(r / 2). Where r is odd, each share in turn is
-    left out, and the commitment tells when it was a wrong one: one more.
+    With r shares beyond the threshold the code corrects floor(r / 2) wrong ones. If r is odd, one more can be
+    corrected: each share in turn is left out, and the commitment tells when that was a wrong one.
 
     >>> [correctable(shares, threshold=4) for shares in (4, 5, 6, 7)]
     [0, 1, 1, 2]
@@ -235,7 +235,7 @@ def open_secret(
     is_right
         Whether these bytes are what the owner committed to. Nothing else is ever returned.
     suspects
-        Points to leave out first, where one has to be guessed: those whose other shares were wrong.
+        Points to leave out first if one has to be guessed: those whose other shares were wrong.
     """
     secret = _combined(shares, is_right)
     if secret is not None:

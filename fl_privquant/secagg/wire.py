@@ -23,7 +23,7 @@ from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg.keys import SIGNATURE_BYTES
 
 SESSION_BYTES: Final = 16
-"""Bytes that tell the rounds of one server's start from all others."""
+"""Bytes of the id that tells the rounds of one start of a server from those of all others."""
 
 _PREFIX: Final = struct.Struct("<2sBB16sQ")
 _MAGIC: Final = b"SA"
@@ -74,7 +74,7 @@ class Subset:
         """The clients, in the order of the known list."""
         if len(known) != self.size:
             raise SecureAggregationError(
-                f"some clients of a list of {self.size}, where this client knows a list of {len(known)}"
+                f"a subset of a list of {self.size} clients, but this client knows a list of {len(known)}"
             )
         return tuple(known[at] for at in self.places)
 
@@ -94,7 +94,7 @@ class Subset:
 
 
 class Reader:
-    """Takes bytes apart from front to back; every byte must be used. ``name`` is for errors."""
+    """Reads bytes from front to back; every byte must be used. Errors begin with ``name``."""
 
     def __init__(self, data: Octets, name: str) -> None:
         self.name = name
@@ -142,7 +142,7 @@ class Reader:
         return tuple([joined[start : start + size] for start in range(0, len(joined), size)])
 
     def finish(self) -> None:
-        """Nothing may be left."""
+        """Raise InvalidUpdateError if bytes are left."""
         if self.left:
             raise InvalidUpdateError(f"{self.name}: {self.left} bytes too many")
 
@@ -227,7 +227,7 @@ def packed(instance: Any) -> list[bytes | bytearray]:
 
 
 def read_fields(kind: type, reader: Reader) -> dict[str, Any]:
-    """The values of such fields, by their names."""
+    """The values of the fields of a dataclass that have a format, by their names."""
     return {name: form.read(reader) for name, form in _formats(kind).items()}
 
 

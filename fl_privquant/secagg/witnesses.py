@@ -1,9 +1,9 @@
 """Whose confirmations count in a signed round, and how many of them must agree.
 
 Before a client unmasks, it must know that no other honest client unmasks by another list of survivors: two
-lists could open both secrets of one client. Not all n clients need to confirm for that. Of the graph's first
-order, which follows from the keys of all clients, the first m are *witnesses*; a client goes on once a quorum
-of q witnesses signed the list that it was shown, with all that was told before.
+lists could open both secrets of one client. Not all n clients need to confirm for that. In the graph's first
+random order, which follows from the keys of all clients, the first m clients are *witnesses*. A client goes
+on once a quorum of q witnesses signed the list that it was shown, with all that was told before.
 
 - *There is one list.* Two quorums among m witnesses share at least 2 q - m of them. If at most X witnesses
   are corrupt and 2 q - m > X, the quorums share an honest witness, which signs only one list. The witnesses
@@ -11,13 +11,14 @@ of q witnesses signed the list that it was shown, with all that was told before.
   P[HG(n, C, m) >= 2 q - m] is at most half of ``max_security_failure``, after all the graphs that a server
   may try. In small rounds X = C. This holds for any m that the server chooses; m must only be the same for
   all, and is therefore part of the graph's digest. Clients that assume different numbers of corrupt clients
-  demand quorums q1 and q2, of which q1 + q2 - m > X are shared, if neither assumes too few.
+  demand different quorums q1 and q2, which share at least q1 + q2 - m > X witnesses if neither assumes too
+  few.
 - *The round ends well.* m is the smallest number for which more than m - q witnesses are lost with at most
   half of the odds ``max_correctness_failure``. In small rounds m = C + 2 D + 1: all D lost clients may be
   witnesses.
 
-Clients with different lists of *all clients* have nothing in common to open: masks of one graph do not cancel
-with those of another.
+Clients that were shown different lists of *all clients* have nothing in common that could be opened: masks of
+one graph do not cancel with those of another.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def quorum_of(num_clients: int, num_witnesses: int, corrupt: int, max_failure: f
 def witnesses_needed(
     num_clients: int, corrupt: int, lost: int, max_failure: float, max_correctness_failure: float
 ) -> int:
-    """The fewest witnesses such that a quorum is left when clients drop out; else all clients.
+    """The fewest witnesses such that a quorum is left when clients drop out; all clients if no fewer will do.
 
     >>> witnesses_needed(100, 10, 10, max_failure=0.0, max_correctness_failure=0.0)
     31

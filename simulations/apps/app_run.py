@@ -45,7 +45,7 @@ _MOST_CHARACTERS = 300
 def passes_through(config: RunConfig) -> bool:
     """Whether nothing is encoded, so that messages pass as they are.
 
-    Limits of a run are kept by mods and private grid, so that where there is one these are not left out.
+    Mods and private grid enforce the limits of a run, so they are not left out if the run has a limit.
     """
     encoding, privacy = config.encoding, config.privacy
     limits = (privacy.epsilon, privacy.max_epsilon, privacy.budget)
@@ -128,14 +128,14 @@ def _called(app: ClientApp, message: Message, context: Context) -> Message:
 def _keep_trained(
     config: RunConfig, number: int, client: int, received: dict[str, Any], reply: Message
 ) -> None:
-    """Leave what a client trained for the record; raises where it is not what can be encoded."""
+    """Leave what a client trained in the probe; raises InvalidSpecError if it cannot be encoded."""
     if reply.has_error():
         raise InvalidSpecError(f"its app replied with error {reply.error.code}: {reply.error.reason}")
     replied = _shapes(reply)
     if list(replied) != list(received):
         raise InvalidSpecError(
             f"its reply has arrays in records {list(replied)}, but the model came in {list(received)}; a "
-            f"private reply has those of the message"
+            f"private reply must use the records of the message"
         )
     for record, shapes in received.items():
         for name in {**shapes, **replied[record]}:
@@ -193,35 +193,35 @@ def main(grid: Grid, context: Context) -> None:
     app = _app(str(context.run_config["config"]))
     server = app.server()
     with contextlib.ExitStack() as stack:
-        made: list[Outputs] = []
+        outputs: list[Outputs] = []
 
         def begin(model: ArrayRecord) -> tuple[PrivateSetup, OnRow]:
             layout = config.encoding.arrays.layout(read_arrays(model))
             setup = PrivateSetup.of(config, layout.dimension)
-            made.append(stack.enter_context(Outputs(config, directory, setup)))
-            return setup, made[0].on_row
+            outputs.append(stack.enter_context(Outputs(config, directory, setup)))
+            return setup, outputs[0].on_row
 
         plain, probe = passes_through(config), probe_of(config)
-        # Failures that an interrupted run has left are not of this one.
+        # An interrupted run may have left failures, which do not belong to this run.
         probe.take_failures()
         watched = WatchedGrid(grid, config.app_metrics, begin, probe, plain, seed_of(context))
         state, stopped = _served(server, watched, config, context, app)
         watched.close_round()
-    if not made or not watched.num_rounds:
+    if not outputs or not watched.num_rounds:
         raise InvalidSpecError("app: its server app trained nothing: it sent no train messages")
     private = None if watched.private is None else watched.private.private
-    statements = made[0].statements() if private is None else private.statements()
+    statements = outputs[0].statements() if private is None else private.statements()
     lines = [str(statement) for statement in statements] if private is None else private.privacy_statement()
-    for kind, told in sorted(watched.uncounted.items()):
-        if told and private is not None:
+    for kind, names in sorted(watched.uncounted.items()):
+        if names and private is not None:
             lines.append(
                 f"not counted in any figure: clients answer the app's {kind} messages, without protection, "
-                f"with {', '.join(sorted(told))}"
+                f"with {', '.join(sorted(names))}"
             )
     watched.finish(statements)
     records = list(state.array_records.values())
     model = records[0] if len(records) == 1 else watched.model
-    made[0].finish(watched.rows, statements, lines, model)
+    outputs[0].finish(watched.rows, statements, lines, model)
     context.state["arrays"] = model
     context.state["ending"] = ConfigRecord({"stopped": stopped})
 

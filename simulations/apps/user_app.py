@@ -69,7 +69,7 @@ class UserApp:
     _lock: ClassVar[threading.RLock] = threading.RLock()
 
     def server(self) -> ServerApp:
-        """The server app; raises InvalidSpecError where it cannot be had, or is of the legacy API."""
+        """The server app; raises InvalidSpecError if it cannot be imported, or is of the legacy API."""
         from flwr.serverapp import ServerApp
 
         app = self._component("serverapp", ServerApp)
@@ -81,7 +81,7 @@ class UserApp:
         return app
 
     def client(self) -> ClientApp:
-        """The client app; raises InvalidSpecError where it cannot be had, or is of the legacy API."""
+        """The client app; raises InvalidSpecError if it cannot be imported, or is of the legacy API."""
         from flwr.clientapp import ClientApp
 
         app = self._component("clientapp", ClientApp)
@@ -110,7 +110,7 @@ class UserApp:
         return component
 
     def activate(self) -> None:
-        """Put the app's modules into ``sys.modules``, and take those of the app before out."""
+        """Put the app's modules into ``sys.modules``, and take out those of the app that was active."""
         with UserApp._lock:
             if UserApp._active is self:
                 return

@@ -32,8 +32,8 @@ from simulations.run_setup import PrivateSetup
 
 Begin = Callable[[ArrayRecord], tuple[PrivateSetup, OnRow]]
 
-# An app that asks more often in a row who is connected, with such a pause in seconds before each time,
-# waits for more clients. Flower's strategies ask once a second.
+# An app that asks more often than this in a row which nodes are connected, each time after a pause of at
+# least so many seconds, is waiting for more clients. Flower's strategies ask once a second.
 MOST_ASKED = 10
 PAUSE = 0.5
 
@@ -46,15 +46,15 @@ class WatchedGrid(GridWrapper):
     grid
         The engine's grid.
     metrics
-        Which of the app's metrics are what.
+        Which of the app's metrics stand for accuracy, loss and weight.
     begin
-        Called with the model of the first round: gives how the run is private, and who is told of rows.
+        Called with the model of the first round; returns how the run is private, and a listener to new rows.
     probe
         Where clients leave what they trained, and why they failed.
     plain
         Whether messages pass as they are: nothing is encoded, and the app does what it does in plain Flower.
     seed
-        Of a trusted server's noise, in the central baseline.
+        Seed of the trusted server's noise, in the central baseline.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class WatchedGrid(GridWrapper):
         return replies
 
     def _noted(self, replies: Iterable[Message]) -> list[Message]:
-        """The replies to messages that are not for training; what they tell is noted as not counted."""
+        """The replies to messages that are not for training; what they hold is noted as not counted."""
         received = list(replies)
         for reply in received:
-            told = {"texts of errors"} if reply.has_error() else set(_told(reply))
-            self.uncounted.setdefault(reply.metadata.message_type.split(".")[0], set()).update(told)
+            names = {"texts of errors"} if reply.has_error() else set(_told(reply))
+            self.uncounted.setdefault(reply.metadata.message_type.split(".")[0], set()).update(names)
         return received
 
     def close_round(self) -> None:
@@ -153,7 +153,7 @@ class WatchedGrid(GridWrapper):
             self._on_row(self.rows, self._spent)
 
     def finish(self, statements: Iterable[PrivacyStatement]) -> None:
-        """Put what was counted in full in place of the last row's quick bounds."""
+        """Replace the last row's quick bounds by figures that were counted in full."""
         if self.private is not None and self.setup is not None and len(self.private.private.ledger):
             view, secure = self.private.private.ledger.last_view, self.setup.config.secagg.enabled
             self.rows[-1] |= spent_columns(statements, view, secure)
@@ -255,7 +255,7 @@ class WatchedGrid(GridWrapper):
 
 
 def averaged(replies: Iterable[Message], weight: str) -> dict[str, float]:
-    """The means of the numbers that all replies report, weighed by one of them where all have it."""
+    """The means of the numbers that all replies report, weighted by the metric ``weight`` if all have it."""
     reported: list[dict[str, Any]] = [
         {
             name: value
@@ -279,7 +279,7 @@ def averaged(replies: Iterable[Message], weight: str) -> dict[str, float]:
 
 
 def _chosen(values: Mapping[str, float], name: str | None, part: str, key: str) -> float:
-    """The value of that name, or the first whose name has the part in it; not a number if there is none."""
+    """The value of that name or, without a name, the first whose name contains ``part``; NaN if none does."""
     if name is None:
         name = next((other for other in values if part in other.lower()), None)
     elif values and name not in values:

@@ -1,1 +1,1 @@
-"""Measurements, as ratios against a baseline in the same process."""
+"""Benchmarks: nearly all measurements are ratios against a baseline in the same process."""

@@ -1,7 +1,7 @@
-"""How fast an update is encoded, as ratios to other ways on the same machine, and in how much memory.
+"""How fast an update is encoded, as ratios to other encoders on the same machine, and with how much memory.
 
-Times are compared within one process, interleaved, the median of several each: what is reported is
-the ratio, as absolute times say more about the machine than about the code.
+Times are medians of several calls, interleaved in one process. Their ratio is reported, because absolute
+times say more about the machine than about the code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How costs grow with coordinates, clients and levels.
 
-A cost is processor time in units of one thing that every machine can do: numpy drawing 10^6 float64, measured
-in turns with it. What is read off is the slope, and the distance between two lines.
+A cost is processor time, in units of what numpy takes to draw 10^6 float64, measured in turns with it. What
+matters in the figures is the slope of a line, and the distance between two lines.
 """
 
 from __future__ import annotations

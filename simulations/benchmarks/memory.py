@@ -1,9 +1,9 @@
-"""Memory of a private round: the peak over what was there before, as a multiple of the model's bytes.
+"""Memory of a private round: its peak beyond what was used before, as a multiple of the model's bytes.
 
-A round of 10 clients with 10^7 parameters in a process of its own, after a small one that imports and
-compiles: rotated updates at 2 bits, and codes that are summed. Once with the strategy and the mod around an
-app as anybody writes it, and once as ``python -m simulations.run`` does it, which also measures errors.
-Clients run one after another. Linux only: the peak is read from ``/proc``.
+A round of 10 clients with 10^7 parameters runs in a process of its own, after a small round that imports and
+compiles. Updates are rotated and encoded with 2 bits, and codes are summed. It is measured once with the
+strategy and the mod around an ordinary app, and once as ``python -m simulations.run`` does it, which also
+measures errors. Clients run one after another. This works on Linux only: the peak is read from ``/proc``.
 """
 
 from __future__ import annotations

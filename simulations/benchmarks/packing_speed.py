@@ -1,8 +1,8 @@
 """How fast integers are packed and unpacked, as ratios to other work on the same machine.
 
-For each layout, against numpy copying the unpacked integers: that is what memory allows, and what
-is measured is the share of it that is reached. For two bits per coordinate, also against numpy's
-packbits (which knows one bit only) and against encoding. All in one process, in turns.
+Each layout is compared with numpy copying the unpacked integers: a copy is as fast as memory allows, and the
+share of its speed that packing reaches is measured. Two bits per coordinate are also compared with numpy's
+packbits (which only knows one bit) and with encoding. All run in one process, in turns.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
 * The same digits in two worker processes (``engine.processes=2``), against one process of ours and against
   one of pfl's, in turns. The models are the same to the last bit as those of one process.
 
-All times are processor time, but for those of two processes, which are wall time: they say something only on
-a machine with two cores that do nothing else.
+All times are processor time, except those of two processes, which are wall time and mean something only on a
+machine with two cores that do nothing else.
 """
 
 from __future__ import annotations

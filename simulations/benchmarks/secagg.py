@@ -6,16 +6,17 @@ quantize is taken off its time, its messages are handed over without being seria
 are those of keys, shares and vectors alone. Ours include storing and restoring every client's state
 between stages, and every byte in both directions.
 
-In signed rounds clients sign, check and confirm to one another. That every client verifies for itself, as on
-machines of their own, is what is measured. In a simulation they share a process that verifies each signature
-once: that is cheaper for the run, not for a client, and has a row of its own. The cost of checks and
+In signed rounds clients sign, check and confirm to one another. In what is measured every client verifies for
+itself, as on machines of their own. In a simulation they share a process that verifies each signature once:
+that is cheaper for the run, not for a client, and has a row of its own. The cost of checks and
 signatures is given relative to a round of the last version without them. As that version cannot run here, the
 time of such a round is estimated: the time of the X25519 and AES that every version needs, measured here,
 times a ratio that was measured once with that version.
 
-At 100 clients Flower takes about a minute, most of it for shares, and is measured once: all takes some
-six minutes. Times are processor time. Growth is over as many clients in all for each size, in turns: the
-best of many short rounds beside a single long one would say more about what else the machine does.
+At 100 clients Flower takes about a minute, most of it for shares, and is measured once; the whole benchmark
+takes some six minutes. Times are processor time. For growth, each size runs the same total number of clients,
+in turns: comparing the best of many short rounds with a single long one would say more about what else the
+machine does.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FEW_NEIGHBORS = 8
 ROUNDS = 3
 COMPUTED_ROUNDS = 2
 SIGNED_ROUNDS = 6
-# An unsigned round of commit 3e1cf1f, the last one in which clients took the server's word for everything, in
+# The time of an unsigned round of commit 3e1cf1f, the last one in which clients checked nothing, divided by
 # the time of its X25519 and AES alone (_primitives); 100 clients, 32 neighbours, 10^5 coordinates.
 UNCHECKED_ROUND = 2.3
 # Where a round takes longer than this, it is measured once.

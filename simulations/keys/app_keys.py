@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simulations.config import FederationConfig, RunConfig
 
 FEDERATION_KEYS = ("num_clients", "rounds", "fraction")
-"""Keys of the federation that count for an app; the others are for tasks."""
+"""Keys of the federation that have an effect on an app; the others are for tasks."""
 
 _FRACTION_KEY = "fraction-train"
 
@@ -43,19 +43,20 @@ class AppMetricsConfig:
 def settled(run: RunConfig) -> dict[str, Any]:
     """The fields of a run that follow from its app: the whole run config, and the federation.
 
-    What is for tasks alone is set back, so that it makes no difference where it has no effect.
+    Keys that are only for tasks are reset to their defaults, so that they do not tell runs of an app apart.
     """
     app = user_app(str(run.app))
     federation = run.federation
-    given = dict(run.app_config)
+    overrides = dict(run.app_config)
     key = next((key for key in ROUND_KEYS if key in app.config), None)
     if key is not None and federation.rounds:
-        asked = given.setdefault(key, federation.rounds)
-        if asked != federation.rounds:
+        app_rounds = overrides.setdefault(key, federation.rounds)
+        if app_rounds != federation.rounds:
             raise InvalidSpecError(
-                f"federation.rounds: {federation.rounds}, but app_config.{key} is {asked}; set one of them"
+                f"federation.rounds: {federation.rounds}, but app_config.{key} is {app_rounds}; set one of "
+                "them"
             )
-    config = fused(app, given)
+    config = fused(app, overrides)
     rounds = federation.rounds if key is None else config[key]
     if not rounds and run.privacy.epsilon is not None:
         raise InvalidSpecError(
@@ -87,7 +88,7 @@ def configured_app(run: RunConfig) -> UserApp:
 
 
 def _federation(given: FederationConfig, rounds: int, config: dict[str, Any]) -> FederationConfig:
-    """Number of clients, rounds, and the share of clients in a round: the app's own, where it says so."""
+    """Number of clients, rounds, and the share of clients in a round, for which the app's config decides."""
     fraction = config.get(_FRACTION_KEY, given.fraction)
     if given.fraction not in (1.0, fraction):
         raise InvalidSpecError(

@@ -11,7 +11,7 @@ from fl_privquant.errors import InvalidSpecError
 class Keys:
     """Base of a group of keys, which makes the checks that its keys are declared with.
 
-    ``path`` is what the names of its keys begin with in refusals.
+    ``path`` is what the names of its keys begin with in error messages.
     """
 
     path: ClassVar[str]

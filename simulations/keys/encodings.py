@@ -41,11 +41,11 @@ class ClipPolicyConfig(Keys):
     name
         ``constant`` (encoding.clip), or ``quantile`` (encoding.clip at first, then a private quantile).
     coordinate_quantile
-        Share of a client's coordinates that the clip is to hold.
+        Share of a client's coordinates that should lie within the clip.
     client_quantile
-        Share of the clients for whom the clip is to be wide enough; 0.5 follows the median client.
+        Share of the clients for which the clip should be wide enough; 0.5 follows the median client.
     rate
-        How fast the clip follows.
+        How fast the clip follows the quantile.
     """
 
     path: ClassVar[str] = "encoding.clip_policy"
@@ -78,11 +78,11 @@ class BitsPolicyConfig(Keys):
     name
         ``constant`` (the mechanism's own), ``schedule`` (by round) or ``doubling`` (when the loss stalls).
     rounds
-        First rounds of the entries of ``bits``, for ``schedule``.
+        The round from which each entry of ``bits`` counts, for ``schedule``.
     bits
         2^bits levels from each of these rounds on, for ``schedule``.
     most_bits
-        2^most_bits levels at most, for ``doubling``.
+        There are at most 2^most_bits levels, for ``doubling``.
     window
         Rounds without progress after which the levels double.
     smoothing
@@ -111,10 +111,10 @@ class BitsPolicyConfig(Keys):
             levels = dict(zip(self.rounds, self.bits, strict=True))
             return ScheduledMechanism(encoding, {start: design(2**bits) for start, bits in levels.items()})
         if self.name == "doubling":
-            asked = int(encoding.mechanism.parameters["levels"])
-            most = max(asked, 2**self.most_bits)
+            first = int(encoding.mechanism.parameters["levels"])
+            most = max(first, 2**self.most_bits)
             return DoublingMechanism(
-                encoding, design, asked, most, window=self.window, smoothing=self.smoothing
+                encoding, design, first, most, window=self.window, smoothing=self.smoothing
             )
         return encoding
 
@@ -129,7 +129,7 @@ class KeepPolicyConfig(Keys):
         ``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``, which needs a target:
         encoding.keep in the first round, and fewer coordinates later where the mean update is short.
     rounds
-        First rounds of the entries of ``keep``, for ``schedule``.
+        The round from which each entry of ``keep`` counts, for ``schedule``.
     keep
         Shares of the coordinates that are sent from each of these rounds on, for ``schedule``.
     """
@@ -170,7 +170,8 @@ class EncodingConfig(Keys):
 
     Keys that are null have these defaults: without a target the clip is 0.05, and there is no L2 clip and no
     rotation; with a target (``privacy.epsilon``) updates are clipped to an L2 norm of 1 and rotated, and the
-    clip is three standard deviations of a rotated coordinate.
+    plan chooses the clip: in sums the one with the least error for the mechanism, in the local view three
+    standard deviations of a rotated coordinate.
 
     Parameters
     ----------
@@ -181,7 +182,7 @@ class EncodingConfig(Keys):
     rotate
         Whether updates are rotated at random before coordinates are clipped.
     keep
-        Coordinates of the rotated update that are sent, as a number or a share; null for all.
+        How many coordinates of the rotated update are sent, as a number or a share; null for all.
     include, exclude
         Patterns on names of the model's arrays, as in [head.*]: arrays that match ``include`` (all, if it is
         empty) and not ``exclude`` are sent and counted.
@@ -247,7 +248,7 @@ def _check_schedule(
 
 
 def renamed_key(key: str, choice: str | None = None) -> str | None:
-    """What to write in place of a key, or of a group and its file, of before; None for one that is known.
+    """What to write in place of a former key, or of a former group and its file; None if it is neither.
 
     >>> renamed_key("codec.clip"), renamed_key("codec", "rotated"), renamed_key("clip_policy", "constant")
     ('encoding.clip', 'encoding=rotated', 'encoding=plain')

@@ -26,7 +26,7 @@ class EngineConfig(Keys):
     address
         host:port of an existing Ray cluster; null starts one for the run.
     client_cpus, client_gpus
-        CPUs and GPUs that one client takes, for ``ray``: as many run at once as the machine has.
+        CPUs and GPUs that one client takes, for ``ray``: as many clients run at once as there is room for.
     """
 
     path: ClassVar[str] = "engine"

@@ -35,7 +35,7 @@ def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
     if values["name"] == CENTRAL:
         return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
     registered = entry(str(values["name"]))
-    known = {parameter.name for parameter in dataclasses.fields(registered.spec)} | {"bits"}
+    parameters = {parameter.name for parameter in dataclasses.fields(registered.spec)} | {"bits"}
     hints = checks.types_of(registered.spec)
     kept: dict[str, Any] = {"name": registered.name}
     for key in sorted(values):
@@ -45,12 +45,12 @@ def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidSpecError(
                 f"mechanism.{key}: follows from the target, which is privacy.epsilon; leave it out"
             )
-        if key not in known:
+        if key not in parameters:
             if key in _COMMON_PARAMETERS:
                 continue
             raise InvalidSpecError(
                 f"mechanism.{key}: not a parameter of {registered.name!r}, which takes "
-                f"{', '.join(sorted(known))}{checks.nearest(key, known)}"
+                f"{', '.join(sorted(parameters))}{checks.nearest(key, parameters)}"
             )
         if key == "bits":
             checks.whole("mechanism.bits", values[key], 1, 16)

@@ -28,11 +28,11 @@ class SamplingConfig(Keys):
         and in secret), ``poisson`` (each with that probability) or ``cohorts`` (each at most once in
         ``rounds_apart`` rounds).
     rounds_apart
-        A client takes part in at most one of so many consecutive rounds, for ``cohorts``.
+        A client takes part in at most one of this many consecutive rounds, for ``cohorts``.
     min_clients
         Rounds with fewer clients are not run, for ``poisson``.
     participations
-        Largest number of rounds that a client takes part in; its cost is counted for as many. null for no
+        Largest number of rounds that a client takes part in; its cost is counted for this number. null for no
         bound.
     """
 

@@ -18,13 +18,13 @@ from simulations.keys.encodings import renamed_key
 
 
 def build(kind: type, values: Mapping[str, Any], path: str = "") -> Any:
-    """The dataclass with these values; ``path`` is what its keys begin with in refusals."""
+    """The dataclass with these values; ``path`` is what its keys begin with in error messages."""
     hints = types_of(kind)
-    known = {declared.name for declared in dataclasses.fields(kind)}
+    names = {declared.name for declared in dataclasses.fields(kind)}
     for key in values:
-        if key not in known:
+        if key not in names:
             renamed = renamed_key(f"{path}{key}")
-            hint = nearest(str(key), known) if renamed is None else f"; it is {renamed} now"
+            hint = nearest(str(key), names) if renamed is None else f"; it is {renamed} now"
             raise InvalidSpecError(f"{path}{key}: unknown key{hint}")
     arguments = {key: _convert(hints[key], value, f"{path}{key}") for key, value in values.items()}
     return kind(**arguments)

@@ -1,4 +1,4 @@
-"""All that a study is turned into, in order: tables, figures, and the page."""
+"""Builds the whole report of a study, in order: tables, figures, and the page."""
 
 from __future__ import annotations
 

@@ -110,14 +110,14 @@ def dimensions_of(study: Study) -> tuple[Dimension, ...]:
     if not study.runs:
         return ()
     summary = study.summary
-    asked = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
+    epsilons = sorted(summary["epsilon"][np.isfinite(summary["epsilon"])].unique())
     # Some mechanisms always have one bit, or 32; bits vary only where one mechanism has several in a setting.
     in_setting = summary.groupby(["series", "setting"], dropna=False)["bits"]
     swept = [group.dropna().unique() for _, group in in_setting]
     bits = sorted({value for values in swept if len(values) > 1 for value in values})
     candidates = (
         Dimension("setting", "Setting", study.settings),
-        Dimension("epsilon", ASKED, tuple(map(float, asked))),
+        Dimension("epsilon", ASKED, tuple(map(float, epsilons))),
         Dimension("bits", "Bits per coordinate", tuple(map(float, bits))),
         Dimension("rounds", "Rounds", (ALL_ROUNDS, LATE_ROUNDS) if summary["round"].max() > 3 else ()),
     )
@@ -260,7 +260,7 @@ def _changes(study: Study, column: str) -> bool:
 
 
 def _with_floor_noted(study: Study, chart: Chart) -> Chart:
-    """The chart, whose caption names what a logarithmic axis cannot show: zeros, and next to zeros."""
+    """The chart, with a caption that names what a logarithmic axis cannot show: series at or near zero."""
     above = {curve.series for curve in _above_floor(chart)}
     below = [series for series in study.series if series not in above] if chart.log_y else []
     note = f" Below the axis, as good as exact: {', '.join(below)}." if below else ""
@@ -268,7 +268,7 @@ def _with_floor_noted(study: Study, chart: Chart) -> Chart:
 
 
 def _above_floor(chart: Chart) -> tuple[Curve, ...]:
-    """The curves that a logarithmic axis has to show: rounding errors of 10⁻¹⁷ would flatten all others."""
+    """The curves that a logarithmic axis has to show; rounding errors of 10⁻¹⁷ would flatten all others."""
     if not chart.log_y:
         return chart.curves
     largest = max(float(curve.points["mean"].max()) for curve in chart.curves)
@@ -399,7 +399,7 @@ def shown(curve: Curve, panel: Place) -> bool:
 
 
 def extent(chart: Chart) -> tuple[float, float]:
-    """Range of the means with some air: two seeds can have an interval that dwarfs all there is to see."""
+    """Range of the means with some margin; an interval of two seeds may be far larger, and is cut off."""
     points = pd.concat([curve.points for curve in _above_floor(chart)])
     if chart.log_y:
         points = np.log10(points[["mean", "low", "high"]])

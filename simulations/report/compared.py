@@ -11,7 +11,7 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, KILOBYTES, LOSS, Comparison, verdict
+from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, KILOBYTES, LOSS, Comparison, verdict
 
 _TRUSTED = "a trusted server"
 
@@ -26,7 +26,7 @@ def comparisons_of(study: Study) -> list[Comparison]:
 
     Runs with a budget for the whole run are compared by accuracy with a trusted server; runs at an epsilon
     for one coordinate and one release by the error of the mean update. Runs without privacy are compared with
-    each other where a setting has no others.
+    each other if a setting has no private runs.
     """
     if not study.runs:
         return []
@@ -42,8 +42,8 @@ def comparisons_of(study: Study) -> list[Comparison]:
             budget = f"At {PrivacyStatement(epsilon, delta, Unit.TOTAL).figures} for a client's whole run"
             comparisons += _by_quality(group, f"{budget}{where}", CENTRAL)
         for epsilon, group in private[~private["whole_run"]].groupby("budget"):
-            asked = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
-            comparisons.append(Comparison(f"{_release_words(group, asked)}{where}", ERROR, group))
+            requested = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+            comparisons.append(Comparison(f"{_release_words(group, requested)}{where}", ERROR, group))
     return comparisons
 
 
@@ -71,6 +71,7 @@ def _tidy(study: Study) -> pd.DataFrame:
         run, config = by_name[row["run"]], study.configs[row["run"]]
         target = config.get("privacy.epsilon")
         has_bits = several_bits[row["setting"], row["series"]] and math.isfinite(row["bits"])
+        releases = max(1, row["round"]) * row["num_clients"]
         rows.append(
             {
                 "setting": row["setting"],
@@ -85,7 +86,8 @@ def _tidy(study: Study) -> pd.DataFrame:
                 ACCURACY: row["accuracy"],
                 LOSS: row["loss"],
                 ERROR: row["mean_squared_error_rounds"],
-                KILOBYTES: row["bytes_up"] / (1e3 * max(1, row["round"]) * row["num_clients"]),
+                KILOBYTES: row["bytes_up"] / releases / 1e3,
+                HANDSHAKE: row["bytes_handshake"] / releases / 1e3,
             }
         )
     return pd.DataFrame(rows)

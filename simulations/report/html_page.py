@@ -21,7 +21,7 @@ from simulations.report.marks import Mark, by_night, marks_of
 from simulations.report.study_data import Study, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
-# A client total above this guarantees next to nothing by itself.
+# A client total above this guarantees hardly anything by itself.
 _LARGE_TOTAL = 20.0
 
 
@@ -89,20 +89,20 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """The distinct privacy statements of each series, and of which of its runs each one speaks."""
+    """The distinct privacy statements of each series, and which of its runs each one is about."""
     statements: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for series in study.series:
-        speaks: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        runs_of: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for run in study.runs_of(series):
             last = run.rounds.iloc[-1]
             words = [f"asked {run.asked.brief}"] if math.isfinite(last["epsilon"]) else []
             words += [f"{last['bits']:g} bits"] if math.isfinite(last["bits"]) else []
             words += [study.setting_of(run)] if study.varying else []
-            if run.statement and "; ".join(words) not in speaks[run.statement]:
-                speaks[run.statement].append("; ".join(words))
+            if run.statement and "; ".join(words) not in runs_of[run.statement]:
+                runs_of[run.statement].append("; ".join(words))
         # A statement about many runs needs no list of them.
         named = [
-            (" | ".join(words) if len(words) <= 3 else "", lines) for lines, words in speaks.items() if words
+            (" | ".join(words) if len(words) <= 3 else "", lines) for lines, words in runs_of.items() if words
         ]
         if named:
             statements[series] = named if len(named) > 1 else [("", named[0][1])]
@@ -110,7 +110,7 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
 
 
 def _large_total(study: Study) -> str:
-    """The largest client total, local view, if it is so large that it needs a word."""
+    """The largest client total, local view, if it is so large that the page has to comment on it."""
     totals = [
         (row["epsilon_client_total"], row["delta_client_total"]) for row in study.summary.to_dict("records")
     ]
@@ -144,14 +144,14 @@ def _pictures(drawings: Sequence[Drawing], dimensions: tuple[Dimension, ...]) ->
 
 
 def _colours(drawings: Sequence[Drawing], marks: Mapping[str, Mark]) -> dict[str, str]:
-    """Every colour of the pictures and the marks, and what it is by night."""
+    """Every colour of the pictures and the marks, and its counterpart on a dark background."""
     drawn = re.findall(r"var\(--colour-([0-9a-f]{6})\)", "".join(drawing.svg for drawing in drawings))
     used = {*(f"#{colour}" for colour in drawn), *(mark.light for mark in marks.values())}
     return {colour: by_night(colour) for colour in sorted(used)}
 
 
 def _partitions(study: Study) -> list[tuple[str, str]]:
-    """How the data lie on the clients: a picture of the first seed of each setting, as a data address."""
+    """How the data are divided among clients: a picture for the first seed of each setting, as a data URL."""
     pictures: dict[str, str] = {}
     for run in sorted(
         study.runs, key=lambda run: (study.settings.index(study.setting_of(run)), run.config["seed"])

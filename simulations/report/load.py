@@ -31,7 +31,7 @@ _RUN_FILES = ("config.json", "provenance.json", "rounds.parquet", "rounds.csv", 
 
 
 class DamagedFileError(PrivQuantError):
-    """A file of a run cannot be read, or says something else than its neighbours."""
+    """A file of a run cannot be read, or contradicts the run's other files."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Run:
     @property
     def asked(self) -> PrivacyStatement:
         """The epsilon that the mechanism was designed for, in its unit; infinite without one."""
-        wish = float(self.rounds["epsilon"].iloc[-1])
-        return replace(self.certified, epsilon=math.inf if math.isnan(wish) else wish)
+        epsilon = float(self.rounds["epsilon"].iloc[-1])
+        return replace(self.certified, epsilon=math.inf if math.isnan(epsilon) else epsilon)
 
     @property
     def statement(self) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_rounds(path: Path, problems: list[Problem]) -> pd.DataFrame:
-    """The rounds in order; the CSV twin stands in for a damaged parquet file."""
+    """The rounds in order; if the parquet file is damaged, the CSV file is read instead."""
     try:
         return _tidy(path / "rounds.parquet")
     except DamagedFileError as error:

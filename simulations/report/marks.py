@@ -1,6 +1,6 @@
-"""How a mechanism looks on every medium: its colour by day and by night, and its marker.
+"""How a mechanism looks everywhere: its colour on light and on dark backgrounds, and its marker.
 
-Markers repeat what colours say, for print and for eyes that see some colours alike.
+Markers repeat what colours say, for print and for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def marks_of(private: Mapping[str, bool]) -> dict[str, Mark]:
     free one.
     """
     marks: dict[str, Mark] = {}
-    taken: set[int] = set()
+    used: set[int] = set()
     for series, protects in private.items():
-        wanted = _place(series)
+        preferred = _place(series)
         free = [
-            (wanted + step) % len(_SYMBOLS)
+            (preferred + step) % len(_SYMBOLS)
             for step in range(len(_SYMBOLS))
-            if (wanted + step) % len(_SYMBOLS) not in taken
+            if (preferred + step) % len(_SYMBOLS) not in used
         ]
-        place = free[0] if free else wanted
-        taken.add(place)
+        place = free[0] if free else preferred
+        used.add(place)
         marks[series] = _mark(series, protects, place)
     return marks
 

@@ -20,8 +20,8 @@ def student_interval(
 
     One value has no interval (NaN). A value that is not finite makes the mean NaN: leaving out the
     seeds that diverged would flatter a mechanism. With ``logarithmic`` the mean is geometric and the
-    interval that of the logarithms, as a logarithmic axis needs. Where several ``intervals`` are stated
-    side by side, each is as wide as it takes for all to hold together in 95 % of all cases (Bonferroni).
+    interval that of the logarithms, as a logarithmic axis needs. If several ``intervals`` are stated
+    side by side, each is so wide that all of them hold together in 95 % of all cases (Bonferroni).
 
     >>> mean, low, high, count = student_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(low, 4), round(high, 4), count

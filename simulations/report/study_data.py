@@ -16,13 +16,13 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.report.load import NUMBER_COLUMNS, TEXT_COLUMNS, Problem, Run, load_runs
 
 GROUP = ["setting", "series", "epsilon", "bits"]
-"""Runs that agree in these differ in their seed only."""
+"""Columns that define a group: runs that agree in all of them differ only in their seed."""
 
 _AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.levels")
 # Groups of keys that do not change results, and are not part of a run's name.
 _ROOMS_WITHOUT_EFFECT = ("output", "tracker")
-# These say which problem is solved: curves that differ here never share a panel. Anything else may
-# go with the mechanism (its own clip, its own tuning) and is then a part of what is compared.
+# These keys say which problem is solved: curves that differ here never share a panel. Any other key may
+# belong to the mechanism (its own clip, its own tuning), and is then a part of what is compared.
 _PROBLEM = ("panel", "task", "partition", "federation", "app", "app_config", "app_digest")
 SECURE = " + secure aggregation"
 
@@ -66,7 +66,7 @@ class Study:
 
     @cached_property
     def varying(self) -> tuple[str, ...]:
-        """Keys that tell runs apart besides seed, mechanism, epsilon and bits; no two say the same."""
+        """Keys that tell runs apart besides seed, mechanism, epsilon and bits; none of them is redundant."""
         varied = [key for key in self._keys if self._separates(key)]
         chosen: list[str] = []
         parts = 1

@@ -35,7 +35,7 @@ NOTES = {
     "MB up": "all clients and rounds",
     "MB handshake": "up and down, all clients and rounds",
 }
-"""What a heading means, for where there is room for a second line."""
+"""What a heading means, for media that have room for a second line."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def summary_table(study: Study) -> Table:
     )
     if shakes:
         caption += (
-            " MB handshake: what secure aggregation takes besides, up and down: keys, shares and lists."
+            " MB handshake: additional traffic of secure aggregation, up and down: keys, shares and lists."
         )
     return Table("summary", "Results of each mechanism", caption, tuple(rows), tuple(intervals))
 
@@ -230,7 +230,7 @@ def _bits(bits: float) -> str:
 
 
 def _levels(study: Study) -> dict[str, str]:
-    """The levels that the study has: sums only where there was secure aggregation, models where sampling."""
+    """The levels that the study has: sums only with secure aggregation, models only with a sampling."""
     return {
         column: heading
         for column, heading in LEVELS.items()

@@ -23,8 +23,9 @@ from simulations.report.statistics import student_interval
 from simulations.report.words import joined
 
 ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
-KILOBYTES = "kilobytes"
-"""Column of what a client sends in a round, without the handshake of secure aggregation."""
+KILOBYTES, HANDSHAKE = "kilobytes", "handshake kilobytes"
+"""Columns of what a client sends in a round as codes, and of what the handshake of secure aggregation takes
+besides, in both directions."""
 
 MOST_FINDINGS = 4
 """Comparisons that a verdict speaks of at most."""
@@ -146,9 +147,9 @@ class Comparison:
 
 
 def verdict(comparisons: Sequence[Comparison]) -> list[str]:
-    """The findings of a study: one sentence for each comparison, then what its seeds cannot tell apart."""
+    """The findings of each comparison of a study, and then what its seeds cannot tell apart."""
     told = [comparison for comparison in comparisons if comparison.reference is not None]
-    sentences = [_finding(comparison) for comparison in told[:MOST_FINDINGS]]
+    sentences = [finding for comparison in told[:MOST_FINDINGS] for finding in _findings(comparison)]
     if len(told) > MOST_FINDINGS:
         sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
     if told:
@@ -159,10 +160,11 @@ def verdict(comparisons: Sequence[Comparison]) -> list[str]:
     return sentences
 
 
-def _finding(comparison: Comparison) -> str:
+def _findings(comparison: Comparison) -> list[str]:
+    """What is compared, and then errors and sizes of updates where a trusted server is the baseline."""
     differences = comparison.differences()
     if not differences:
-        return _single(comparison)
+        return [_single(comparison)]
     named = differences if len(differences) <= _MOST_NAMED else [*differences[:2], differences[-1]]
     left_out = len(differences) - len(named)
     between = f", with {left_out} {'other' if left_out == 1 else 'others'} in between" if left_out else ""
@@ -170,7 +172,7 @@ def _finding(comparison: Comparison) -> str:
         opening = f"{comparison.reference} has the least squared error of the mean update; "
         short = [f"that of {other.series} {other.mean:.2f} times{_interval(other)}" for other in named[1:]]
         first = f"that of {named[0].series} is {named[0].mean:.2f} times as large{_interval(named[0], True)}"
-        return f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
+        return [f"{comparison.budget}, {opening}{joined([first, *short])}{between}."]
     opening, other = "", comparison.baseline_words
     if comparison.reference != comparison.baseline:
         word = "highest accuracy" if comparison.measure == ACCURACY else "lowest loss"
@@ -181,26 +183,44 @@ def _finding(comparison: Comparison) -> str:
         f"{difference.series} {_lost(difference, comparison)}{_interval(difference)}"
         for difference in named[1:]
     ]
-    errors = _errors(comparison, [difference.series for difference in named])
-    return f"{comparison.budget}, {opening}{joined([first, *short])}{between}{errors}."
+    finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}.{_chance(comparison)}"
+    return [finding, *_errors(comparison, [difference.series for difference in named])]
 
 
-def _errors(comparison: Comparison, named: Sequence[str]) -> str:
+def _by_error(comparison: Comparison) -> list[Difference]:
+    """By which factors the errors of mean updates exceed the baseline's; none where that is not known."""
+    if comparison.reference != comparison.baseline or ERROR not in comparison.runs:
+        return []
+    by_error = replace(comparison, measure=ERROR)
+    return by_error.differences() if by_error.reference == comparison.baseline else []
+
+
+def _chance(comparison: Comparison) -> str:
+    """A sentence about series that seem better than the baseline although their mean updates err no less."""
+    erring = {factor.series for factor in _by_error(comparison) if factor.mean >= 1.0}
+    gains = [other for other in comparison.differences() if other.mean < 0.0 and not other.is_open]
+    if not (lucky := [other.series for other in gains if other.series in erring]):
+        return ""
+    whose = "its" if len(lucky) == 1 else "their"
+    return (
+        f" What {joined(lucky)} gained over {comparison.baseline_words} is chance, as {whose} mean updates "
+        f"err no less."
+    )
+
+
+def _errors(comparison: Comparison, named: Sequence[str]) -> list[str]:
     """Whose mean updates err how much more than those of the baseline.
 
     A final accuracy is one number a run, and varies with the last noise; the error of the mean update is
     averaged over all coordinates and rounds, so that few seeds tell smaller differences apart.
     """
-    if comparison.reference != comparison.baseline or ERROR not in comparison.runs:
-        return ""
-    by_error = replace(comparison, measure=ERROR)
-    factors = [factor for factor in by_error.differences() if factor.series in named]
-    if by_error.reference != comparison.baseline or not factors:
-        return ""
+    factors = [factor for factor in _by_error(comparison) if factor.series in named]
+    if not factors:
+        return []
     texts = [f"{factor.mean:.2f} times with {factor.series}{_interval(factor)}" for factor in factors[1:]]
     first = f"{factors[0].mean:.2f} times that of {comparison.baseline_words} with {factors[0].series}"
     texts = [f"{first}{_interval(factors[0])}", *texts]
-    return f"; the squared error of the mean update is {joined(texts)}{_sizes(comparison, named)}"
+    return [f"The squared error of the mean update is {joined(texts)}.{_sizes(comparison, named)}"]
 
 
 def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
@@ -210,7 +230,11 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
     sizes = comparison.runs.groupby("series")[KILOBYTES].mean()
     first, *others = sorted(named, key=lambda series: sizes[series])
     texts = [f"{sizes[series]:.3g} with {series}" for series in others]
-    return f"; an encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}"
+    keys = comparison.runs.loc[comparison.runs["series"].isin(named), HANDSHAKE].max()
+    besides = (
+        f", and the keys of secure aggregation take {keys:.3g} kB besides, whatever the model" if keys else ""
+    )
+    return f" An encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}."
 
 
 def _single(comparison: Comparison) -> str:

@@ -17,7 +17,7 @@ from simulations.results import ResultsError
 from simulations.studies.study import ReadTable, Store, Study
 
 ALLOWED_LOSS = 0.01
-"""What a clip may cost in accuracy, against the widest that was tried; no private run chooses a clip."""
+"""The accuracy that a clip may lose against the widest that was tried; clips are chosen without privacy."""
 
 
 TASKS = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
@@ -116,7 +116,7 @@ def total(row: Any, view: str) -> PrivacyStatement:
 
 
 def epsilon_cell(epsilon: float) -> str:
-    """An epsilon under a heading that says its unit and view, never below it."""
+    """An epsilon as text, rounded up, for a column whose heading says its unit and view."""
     return PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell
 
 
@@ -134,7 +134,7 @@ def span(values: pd.Series, digits: int) -> str:
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """An epsilon with some decimals, never below it."""
+    """An epsilon with some decimals, rounded up."""
     if not math.isfinite(value):
         return number(value)
     scale = 10.0**digits
@@ -168,7 +168,7 @@ def clip_texts(read: ReadTable, column: str, labels: Mapping[str, str]) -> list[
 
 
 def _cell(text: object) -> str:
-    """A text inside a Markdown table, whose bars would end the cell."""
+    """A text for a cell of a Markdown table: its vertical bars are escaped, as they would end the cell."""
     return str(text).replace("|", "\\|")
 
 

@@ -123,7 +123,7 @@ class Part(ABC):
     shown
         Columns of its first table that are printed, where not all are.
     note
-        Unit and view of the epsilons that are printed.
+        What is printed with the table: unit and view of its epsilons.
     """
 
     name: str
@@ -154,9 +154,9 @@ class Part(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Computed(Part):
-    """A part whose tables a function computes, which is told the scale.
+    """A part whose tables a function of the scale computes.
 
-    ``table_names`` are the names of its tables, where there is not one of the part's own name.
+    ``table_names`` are the names of its tables; without them there is one table, with the part's own name.
     """
 
     function: Callable[[Scale, Tell], Tables | pd.DataFrame]
@@ -330,7 +330,7 @@ def _kept(path: Path) -> Outcome | None:
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    """The table as CSV, with so few digits that all machines agree on them."""
+    """The table as CSV, with few enough digits that all machines agree on them."""
     return str(frame.to_csv(index=False, float_format=_DIGITS, lineterminator="\n"))
 
 

@@ -47,7 +47,7 @@ _SIZES = ["kept", "kilobytes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Part):
-    """All runs of an experiment, with some overrides; its table has one row for runs that differ in seeds.
+    """All runs of an experiment, with some overrides; its table has one row for runs that differ by seed.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Sweep(Part):
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Run what is missing; its table."""
         configs = self.runs(scale)
-        # By seed: an interrupted sweep has all mechanisms on the first seeds, not all seeds of some.
+        # Seed by seed, so that an interrupted sweep has all mechanisms on the first seeds.
         for place, config in enumerate(sorted(configs, key=lambda config: config.seed)):
             tell(place / len(configs), config.run_name)
             # On a terminal the study's own display shows how far the sweep is.
@@ -151,12 +151,12 @@ def sweeps_of(path: Path) -> tuple[Sweep, ...]:
     content: Any = OmegaConf.to_container(OmegaConf.load(path))
     sweeps = []
     for name, own in content["sweeps"].items():
-        given = {**content.get("common", {}), **own}
-        kind = _KINDS[given.pop("kind", "means")]
-        given["overrides"] = tuple(_flat(given.get("overrides", [])))
-        given["variants"] = tuple(tuple(overrides) for overrides in given.get("variants", []))
-        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        sweeps.append(kind(name=name, **(given | lists)))
+        fields = {**content.get("common", {}), **own}
+        kind = _KINDS[fields.pop("kind", "means")]
+        fields["overrides"] = tuple(_flat(fields.get("overrides", [])))
+        fields["variants"] = tuple(tuple(overrides) for overrides in fields.get("variants", []))
+        lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
+        sweeps.append(kind(name=name, **(fields | lists)))
     return tuple(sweeps)
 
 
@@ -171,13 +171,13 @@ def _composed(experiment: str, overrides: tuple[str, ...]) -> tuple[RunConfig, .
 
 
 def _swept(experiment: str, overrides: Sequence[str]) -> Iterator[RunConfig]:
-    # Where a key is given twice, the later one counts.
-    given = {
+    # If a key is given twice, the later value counts.
+    choices = {
         override.key_or_group: choices_of(override)
         for override in OverridesParser.create().parse_overrides(list(overrides))
     }
     params, _ = _chosen(f"experiment={experiment}")
-    swept = {key: text.split(",") for key, text in params.items()} | given
+    swept = {key: text.split(",") for key, text in params.items()} | choices
     seeds = [int(seed) for seed in swept.pop("seed", [])]
     for values in itertools.product(*swept.values()):
         picked = {key: f"{key}={value}" for key, value in zip(swept, values, strict=True)}
@@ -343,18 +343,18 @@ def _asked(config: RunConfig) -> int:
 
 
 def _noise(config: RunConfig, mechanism: Mechanism) -> float:
-    """The error of a coordinate of the mean that is noise, without clipping: exact, for uniform inputs.
+    """The part of a mean coordinate's error that is noise, without clipping: exact, for uniform inputs.
 
-    NaN where it is not one coordinate's, or where a bias, which no mean takes away, is a part of it.
+    NaN if a plan chose the clip, or the mechanism encodes whole updates or has a bias.
     """
-    asked = _asked(config)
+    num_asked = _asked(config)
     if config.mechanism["name"] == CENTRAL:
         l2_clip, epsilon, delta = central_target(config)
-        return (noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta) / asked) ** 2
+        return (noise_of_sum(l2_clip, config.counted_rounds, epsilon, delta) / num_asked) ** 2
     clip = config.encoding.clip
     if clip is None or mechanism.unit != Unit.COORDINATE.value or mechanism.max_bias > _NEGLIGIBLE_BIAS:
         return math.nan
-    return mechanism.mse() * clip**2 / asked
+    return mechanism.mse() * clip**2 / num_asked
 
 
 def _interval(name: str, values: list[float]) -> dict[str, float]:

@@ -175,7 +175,7 @@ def test_a_sampling_that_breaks_what_a_plan_counts_on_is_refused() -> None:
     plan = TARGET.plan(dimension=100, max_bits=1)
     CohortSampling(10).check(plan.aggregation, plan)
     FixedSampling(50, participations=10).check(plan.aggregation, plan)
-    with pytest.raises(InvalidSpecError, match="in 12 of 100 rounds, the plan counts on 10 at most"):
+    with pytest.raises(InvalidSpecError, match="in 12 of 100 rounds, but the plan assumes 10 at most"):
         CohortSampling(9).check(plan.aggregation, plan)
     with pytest.raises(InvalidSpecError, match="in 100 of 100 rounds"):
         FixedSampling(50).check(plan.aggregation, plan)
@@ -205,8 +205,8 @@ def test_poisson_with_secure_sums_needs_a_least_number() -> None:
         (lambda: FixedSampling(0), "clients: 0"),
         (lambda: PoissonSampling(1.5), "probability: 1.5"),
         (lambda: CohortSampling(0), "rounds_apart: 0"),
-        (lambda: CohortSampling(30).size(20), "20 clients have no 30 cohorts of 1"),
-        (lambda: CohortSampling(4, 6).size(20), "20 clients have no 4 cohorts of 6"),
+        (lambda: CohortSampling(30).size(20), "20 clients are too few for 30 cohorts of 1"),
+        (lambda: CohortSampling(4, 6).size(20), "20 clients are too few for 4 cohorts of 6"),
         (lambda: FixedSampling(5, participations=0), "participations: 0"),
     ],
 )

@@ -231,5 +231,5 @@ def test_a_cancelled_release_is_not_the_last() -> None:
     assert last_key(ledger) == last_key(asked([(ONE, [1], None)]))
     nothing = FederationLedger.from_dict(FederationLedger().to_dict())
     assert nothing.last_release is None
-    with pytest.raises(InvalidSpecError, match="nothing was asked for yet"):
+    with pytest.raises(InvalidSpecError, match="no release was asked for yet"):
         nothing.last_statement(DELTA)

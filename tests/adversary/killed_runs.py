@@ -26,7 +26,7 @@ from typing import Any
 from simulations.config import RunConfig
 from simulations.run import execute
 
-# Each of them changes what the next process finds; what happens in between does not.
+# Each of these operations changes what the next process finds; what happens between two of them does not.
 _WATCHED = ("open", "os.rename", "os.remove", "os.rmdir")
 
 
@@ -71,10 +71,11 @@ def forked(config: RunConfig, seconds: float | None = None, **options: Any) -> i
 def main(
     output: Path, config: dict[str, Any], instants: int = 0, seed: int = 0, stride: int = 1, kills: int = 1
 ) -> None:
-    """Run as it is, then kill at every operation, or at random instants, and go on each time.
+    """Run without a kill; then kill runs at every operation, or at random instants, and resume each of them.
 
-    With a stride only at every so many operations, but at all after the last checkpoint. With several kills
-    a run is killed so many times, each time as soon as it has come to the same number of operations.
+    With a ``stride``, runs are killed only at every stride-th operation, and at all operations after the last
+    checkpoint. With several ``kills`` a run is killed that often, each time when it has made the same number
+    of operations.
     """
 
     def config_in(name: str) -> RunConfig:

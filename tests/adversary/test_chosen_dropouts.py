@@ -44,7 +44,7 @@ def cut_ring(graph: Graph, n: int, k: int, corrupt: set[int], threshold: int, mo
     runs = []
     for start in range(n):
         clients = {order[(start + step) % n] for step in range(run)}
-        # Whoever stands beside the run needs holders: the corrupt ones in it count, as they do not call off.
+        # Clients beside the run need holders. The corrupt ones in the run count, as they are not called lost.
         if len(clients & corrupt) >= threshold - run - 1:
             runs.append((start, clients))
     for (start, first), (other, second) in itertools.product(runs, runs):
@@ -84,7 +84,7 @@ def test_clients_that_sign_refuse_a_ring_that_can_be_cut() -> None:
 
 
 def test_a_spread_graph_is_not_taken_for_a_ring_or_a_complete_one() -> None:
-    """Its clients may have fewer neighbours than the graph has edges for each: other odds hold."""
+    """A client of a spread graph may have fewer neighbours than edges, so that other odds hold."""
     with pytest.raises(SecureAggregationError, match="complete, not spread"):
         ClientPolicy(known_identities={}).check_graph(33, 32, 19, True)
     odds = {"corrupt_fraction": 0.05, "dropout_fraction": 0.05, "signed": True}

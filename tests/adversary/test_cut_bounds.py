@@ -22,7 +22,7 @@ from fl_privquant.secagg.parameters import _CHERNOFF, _SMALL, _Cohort, _cut_off,
 from fl_privquant.secagg.witnesses import quorum_of
 from tests.secagg.driver import open_round
 
-# A frequency so many standard errors above its odds has odds below 10^-6.
+# A frequency this many standard errors above its odds has odds below 10^-6.
 FAR = 4.9
 
 

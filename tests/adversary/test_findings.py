@@ -201,7 +201,7 @@ def test_one_client_cannot_call_the_run_simulated(flower_log):
     assert len(strategy.simulated_nodes) == 2
     (line,) = [line for line in strategy.privacy_statement() if "simulated" in line]
     assert "2 (node " in line
-    assert line.startswith("clients that say of themselves")
+    assert line.startswith("clients that report seeded randomness")
     # Told once for each node, not in every round, and in one line for all.
     (line,) = [line for line in flower_log.lines if "draws from a seeded stream" in line]
     assert "round 1, 2 nodes (" in line

@@ -93,10 +93,10 @@ def test_a_key_whose_owner_was_lost_is_not_taken_in_a_later_round() -> None:
     victim = max(later.inputs)
     roster = Roster.from_bytes(later.server.rosters()[victim])
     stale = shown(roster, list(later.inputs), later.public_keys() | {LOST: former}, victim)
-    # The root hangs on the victim's own key of this round, and on all keys that it was shown.
+    # The root depends on the victim's own key of this round, and on all keys that it was shown.
     later.clients[victim].share_keys(stale.to_bytes())
     assert bytes(later.clients[victim]._roots[LOST]) not in revealed.values()
-    # Its owner takes no key for its own but the one that it drew: a roster does not say which.
+    # The former key's owner uses only the key that it drew for this round, whatever a roster shows.
     assert later.clients[LOST]._advertised != former
 
 

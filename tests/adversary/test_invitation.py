@@ -53,12 +53,12 @@ class Forging:
     ("changes", "word"),
     [
         # Codes of four levels go up to 7: with 6 a client refused if it had drawn a 7.
-        ({"max_code": 6}, "max_code: the server invited to a sum with 6, and asks for updates with 7"),
+        ({"max_code": 6}, "max_code: the server invited to a sum with 6, but its request needs 7"),
         ({"max_code": 8}, "max_code"),
         ({"max_code": None}, "max_code"),
         ({"max_code": None, "width": 2}, "width"),
-        ({"width": 9}, "width: the server invited to a sum with 9, and asks for updates with 8"),
-        ({"dimension": 2}, "dimension: the server invited to a sum with 2, and asks for updates with 1"),
+        ({"width": 9}, "width: the server invited to a sum with 9, but its request needs 8"),
+        ({"dimension": 2}, "dimension: the server invited to a sum with 2, but its request needs 1"),
     ],
 )
 def test_a_mismatch_is_refused_by_all_before_they_train(changes: dict[str, Any], word: str) -> None:

@@ -53,7 +53,7 @@ def test_a_ledger_whose_last_lines_were_cut_off_is_refused(
     lines = path.read_text().splitlines(keepends=True)
     assert len(lines) == 7
     path.write_text("".join(lines[:kept]))
-    # It was accepted: 25 spent, 10 stated.
+    # Such a file was once accepted: 25 were spent, and 10 were stated.
     lost = min(7 - kept, 5)
     with pytest.raises(LedgerDamagedError, match=rf"{kept} of 7 lines.* {lost} releases are missing"):
         SpendingLedger(path)
@@ -101,27 +101,27 @@ def test_a_head_that_is_gone_or_wrong_is_noticed(tmp_path: Path, release: Releas
         shutil.copy(head(tmp_path / "other"), head(path))
     else:
         head(path).write_text({"garbage": "{]", "empty": "", "list": "[1, 2]"}[damage])
-    with pytest.raises(LedgerDamagedError, match=r"nothing more may be; restore .* accept"):
+    with pytest.raises(LedgerDamagedError, match=r"nothing more may be spent; restore .* accept"):
         SpendingLedger(path)
 
 
 def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: Release) -> None:
-    """Not a promise, but the limit of one: who can put back both files is believed."""
+    """A limit of what is promised: whoever can put back older copies of both files is believed."""
     path = tmp_path / "ledger.jsonl"
     ledger = written(path, release, 2)
-    for each in (path, head(path)):
-        shutil.copy(each, tmp_path / f"backup-{each.name}")
+    for file in (path, head(path)):
+        shutil.copy(file, tmp_path / f"backup-{file.name}")
     ledger.spend(3, release)
-    for each in (path, head(path)):
-        shutil.copy(tmp_path / f"backup-{each.name}", each)
+    for file in (path, head(path)):
+        shutil.copy(tmp_path / f"backup-{file.name}", file)
     assert len(SpendingLedger(path).rounds) == 2
     # But a process that has seen more does not believe it.
-    with pytest.raises(LedgerDamagedError, match="what was in it is gone"):
+    with pytest.raises(LedgerDamagedError, match="its earlier content is gone"):
         ledger.spend(4, release)
 
 
 def dies_at(step: int, after: bool, path: Path, release: Release) -> tuple[bool, int]:
-    """Spend three releases in a process that dies at a step: whether it came through, and how many left."""
+    """Spend three releases in a process that dies at a step: whether it survived, and how many were sent."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -191,7 +191,7 @@ def test_a_full_disk_is_a_refusal_and_is_over_when_there_is_room(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LedgerDamagedError, match=r"No space left.*nothing more may be released; look at"):
+    with pytest.raises(LedgerDamagedError, match=r"No space left.*nothing more may be released; check"):
         ledger.spend(3, release)
     monkeypatch.setattr(os, "fsync", real)
     ledger.spend(4, release)

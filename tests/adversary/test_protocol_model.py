@@ -154,7 +154,7 @@ class World:
 
 
 class Server:
-    """Plays one round by a plan; who refuses is lost."""
+    """Plays one round by a plan; a client that refuses counts as lost."""
 
     def __init__(self, plan: Plan, dropout_fraction: float) -> None:
         self.plan = plan

@@ -30,7 +30,7 @@ LOST = {2: 2, 3: 1}
 
 
 class Killed(BaseException):
-    """Not an error that anything handles."""
+    """An error that nothing handles."""
 
 
 class KillingGrid(GridWrapper):

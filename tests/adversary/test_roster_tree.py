@@ -50,7 +50,7 @@ REFUSED: dict[str, Callable[[Roster], Roster]] = {
     "too short": lambda r: replace(r, path=r.path[:-1]),
     "too long": lambda r: replace(r, path=(*r.path, bytes(32))),
     "public keys on the roster, expected": lambda r: replace(r, public_keys=r.public_keys[1:]),
-    "stands twice": lambda r: replace(r, public_keys=(r.public_keys[1], *r.public_keys[1:])),
+    "is on the roster twice": lambda r: replace(r, public_keys=(r.public_keys[1], *r.public_keys[1:])),
 }
 
 

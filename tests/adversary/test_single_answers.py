@@ -24,9 +24,9 @@ def test_copies_of_one_state_unmask_once() -> None:
     other = replace(request, active=Subset(20, request.active.places[:-1]))
     first, second = (ClientRound.from_bytes(stored, policy) for _ in range(2))
     assert UnmaskReply.from_bytes(first.unmask(request.to_bytes())).seed_shares
-    with pytest.raises(SecureAggregationError, match="answers once"):
+    with pytest.raises(SecureAggregationError, match="answers each stage once"):
         second.unmask(other.to_bytes())
-    with pytest.raises(SecureAggregationError, match="answers once"):
+    with pytest.raises(SecureAggregationError, match="answers each stage once"):
         ClientRound.from_bytes(stored, policy).unmask(request.to_bytes())
 
 
@@ -63,7 +63,7 @@ def test_three_threads_get_one_answer_at_every_stage(stage: str) -> None:
         thread.join()
     assert len(answers) == 1
     assert len(refusals) == 2
-    assert all("answers once" in refusal for refusal in refusals)
+    assert all("answers each stage once" in refusal for refusal in refusals)
 
 
 def test_a_round_is_not_joined_again_from_an_older_state() -> None:

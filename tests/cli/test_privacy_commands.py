@@ -25,7 +25,9 @@ def run(*arguments: str) -> str:
 
 
 def test_statement_prints_all_levels() -> None:
-    out = run("statement", "--mechanism", "one_bit", "--clients", "20", "--corrupt", "2", "--rounds", "30")
+    out = run(
+        "statement", "--mechanism", "one_bit", "--clients", "20", "--dropout-fraction", "0", "--rounds", "30"
+    )
     for text in (
         "coordinate release",
         "client round (650 coordinates)",
@@ -45,7 +47,7 @@ def test_plan_lists_and_draws(tmp_path: Path) -> None:
         "plan", "--epsilon", "8", "--clients", "100", "--dimension", "100", "--rounds", "5",
         "--mechanism", "one_bit", "--mechanism", "discrete_gaussian", "--plot", str(picture),
     )  # fmt: skip
-    for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 100", "error ÷ central"):
+    for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 80", "error ÷ central"):
         assert text in out
     assert picture.read_bytes().startswith(b"\x89PNG")
     local = run(
@@ -74,11 +76,10 @@ JOINT = ("plan", "--epsilon", "4", "--clients", "40", "--dimension", "2000", "--
 
 def test_plan_chooses_and_says_how_to_run_it() -> None:
     """The printed lines make the plan that was printed, and the printed command is understood."""
-    out = run(*JOINT, "--bits", "1", "--error", "1.2")
-    row = next(line for line in out.splitlines() if line.split()[:1] == ["optm_aggregate"])
-    cells = row.split()
-    assert 1.15 < float(cells[3]) <= 1.2
-    assert "error ÷ central at most 1.2" in out
+    out = run(*JOINT, "--bits", "1", "--error", "1.4")
+    cells = next(line.split() for line in out.splitlines() if line.split()[:2] == ["1", "bit"])
+    assert 1.35 < float(cells[3]) <= 1.4
+    assert "error ÷ central at most 1.4" in out
     lines = [line.strip() for line in out.splitlines() if line.startswith("  ")]
     command = next(line for line in lines if line.startswith("python -m simulations.run"))
     plan = plan_of(out)
@@ -89,6 +90,24 @@ def test_plan_chooses_and_says_how_to_run_it() -> None:
     assert config.encoding.keep == pytest.approx(int(cells[2]) / 2000, abs=1e-3)
     assert config.privacy.epsilon == 4.0
     assert config.secagg.enabled
+    assert "FedAvg(min_available_nodes=40)" in out
+
+
+def test_plans_of_the_command_of_python_and_of_a_simulation_assume_the_same_clients() -> None:
+    out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
+    assert "aggregate view of 32)" in out
+    in_python = pq.Target(epsilon=4.0, rounds=10, num_clients=40).plan(2000, max_bits=1, most_kilobytes=0.1)
+    assert in_python.statement == plan_of(out).statement
+    command = next(line for line in out.splitlines() if "python -m simulations.run" in line)
+    assert "fraction" not in command
+    secagg = composed(command.split()[3:]).secagg
+    assert pq.SecureSum(secagg.corrupt_fraction, secagg.dropout_fraction) == pq.SecureSum()
+    # What differs from the defaults is said in what is printed, and holds for what it runs.
+    trusting = run(*JOINT, "--bits", "1", "--kilobytes", "0.1", "--corrupt-fraction", "0")
+    assert "aggregate view of 36)" in trusting
+    assert "secagg.corrupt_fraction=0 " in trusting
+    assert "dropout_fraction" not in trusting
+    assert plan_of(trusting).aggregation == pq.SecureSum(corrupt_fraction=0.0)
 
 
 def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
@@ -107,7 +126,7 @@ def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
 
 def test_plan_keeps_to_a_size() -> None:
     out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
-    cells = next(line.split() for line in out.splitlines() if line.split()[:1] == ["optm_aggregate"])
+    cells = next(line.split() for line in out.splitlines() if line.split()[:2] == ["1", "bit"])
     assert 0.09 < float(cells[-4]) <= 0.1
     assert plan_of(out).bytes_per_round <= 100
 

@@ -1,5 +1,6 @@
 """Apps on one deployment with TLS: the same codes as inline, the example as it is, and signed secure sums."""
 
+import functools
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
 
 
-def run_all(folder):
+def run_all(preloaded, folder):
     """Three apps at once on a SuperLink with four SuperNodes, over TLS; each node has a key of its own.
 
     Flower asks for messages every few seconds. Each app would wait for that alone, and longer than it runs.
@@ -37,7 +38,7 @@ def run_all(folder):
     # Flower looks at every file below the folder of an app, and an environment has tens of thousands.
     not_tracked = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "outputs")
     repository = shutil.copytree(ROOT, folder / "repository", ignore=not_tracked)
-    with Superlink(folder / "superlink", nodes) as superlink, ThreadPoolExecutor() as threads:
+    with Superlink(folder / "superlink", nodes, preloaded) as superlink, ThreadPoolExecutor() as threads:
         example = threads.submit(superlink.submit, repository, {"num-rounds": 1})
         ended = [threads.submit(superlink.run, *app, folder / name) for name, app in apps.items()]
         (folder / "printed").write_text(example.result())
@@ -46,9 +47,9 @@ def run_all(folder):
 
 
 @pytest.fixture(scope="module")
-def deployed(run_folder):
+def deployed(run_folder, preloaded):
     """The folder with what the apps have left."""
-    return made_once(run_folder / "deployed", run_all)
+    return made_once(run_folder / "deployed", functools.partial(run_all, preloaded))
 
 
 def state_of(path):

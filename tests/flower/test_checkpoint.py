@@ -31,7 +31,7 @@ FEDERATION = Federation(6, seed=3)
 
 
 class Killed(BaseException):
-    """Not an error that anything handles."""
+    """An error that nothing handles."""
 
 
 def kill():
@@ -120,7 +120,7 @@ def test_metrics_of_before_belong_to_the_result(tmp_path):
     first = run("FedAvg", path, num_rounds=2, evaluate_fn=evaluate)
     assert sorted(first.result.evaluate_metrics_serverapp) == [0, 1, 2]
     second = run("FedAvg", path, num_rounds=4, evaluate_fn=evaluate)
-    # That of round 2 came after the last checkpoint of the first run.
+    # Round 2 is evaluated twice: its first evaluation came after the last checkpoint of the first run.
     assert asked == [0, 1, 2, 2, 3, 4]
     assert {
         number: record["round"] for number, record in second.result.evaluate_metrics_serverapp.items()

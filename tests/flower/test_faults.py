@@ -140,7 +140,7 @@ PAYLOAD_FAULTS = {
     "another width": (with_payload(lambda data: data[:4] + b"\x05" + data[5:]), "number of levels 5"),
     "another length": (with_payload(lambda data: data[:8] + b"\x07" + data[9:]), "length 7"),
     "stale round": (with_info(round=0), "reply to round 0, not 1"),
-    "another mechanism": (with_info(mechanism="0" * 32), "another than was asked"),
+    "another mechanism": (with_info(mechanism="0" * 32), "not by the one that was requested"),
     "another version": (with_info(version=7), f"protocol: version 7 is not {PROTOCOL_VERSION}"),
     "round of another type": (with_info(round="one"), "privquant-round"),
     "no payload": (without("privquant-update"), "holds no encoded update"),

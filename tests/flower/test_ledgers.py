@@ -92,7 +92,7 @@ def going_on(contexts):
 
 
 class Killed(BaseException):
-    """Not an error that anything handles."""
+    """An error that nothing handles."""
 
 
 @pytest.mark.parametrize("only_some", [False, True])
@@ -115,7 +115,7 @@ def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
         run(dies=True)
     strategy = run(dies=False)
     released = assert_server_counts_all(strategy.ledger, contexts)
-    # Some of those who lived had answered in round 3 before the server died; who died had spent a release.
+    # Some clients had answered in round 3 before the server died, and the one at which it died had spent too.
     assert CLIENTS * ROUNDS <= released <= CLIENTS * ROUNDS + (4 if only_some else 1)
     # Round 3 was asked for twice.
     expected = Accountant([Release(mechanism, 25)] * 4 + [Release(OTHER, 25)] * 2)

@@ -246,7 +246,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 
 class Stopped(BaseException):
-    """Not an error that anything handles."""
+    """An error that nothing handles."""
 
 
 def run(

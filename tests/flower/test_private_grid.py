@@ -52,7 +52,7 @@ def run(main: Main, private: bool = True, secure: bool = False) -> dict[str, np.
 
 
 def loop(grid: Grid, rounds: int = 2) -> ArrayRecord:
-    """A loop of somebody's who has never heard of strategies."""
+    """The loop of an app that uses no strategy."""
     model = ArrayRecord({"weights": Array(np.zeros(SIZE, np.float32))})
     for number in range(rounds):
         messages = [

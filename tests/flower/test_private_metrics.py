@@ -137,7 +137,7 @@ def test_ranges_that_are_none_are_refused(ends):
 
 
 def test_the_weight_is_no_private_metric():
-    with pytest.raises(InvalidSpecError, match="'num-examples' is what the wrapped strategy weighs by"):
+    with pytest.raises(InvalidSpecError, match="is what the wrapped strategy weighs clients by"):
         PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"num-examples": (0.0, 9.0)})
 
 

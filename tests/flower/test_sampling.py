@@ -36,7 +36,7 @@ class Asked:
 
 
 class Killed(BaseException):
-    """Not an error that anything handles."""
+    """An error that nothing handles."""
 
 
 def strategy_of(sampling, aggregation=None, wrapped=None, **options):
@@ -60,7 +60,7 @@ def run(strategy, asked=None, num_rounds=4, mods=None, **options):
 
 
 def most_in_a_row(asked, width):
-    """How often one client was asked in so many rounds in a row, at most."""
+    """The largest number of times that one client was asked in ``width`` rounds in a row."""
     most = 0
     for first in asked.by_round:
         clients = [asked.by_round.get(number, []) for number in range(first, first + width)]
@@ -124,7 +124,7 @@ def test_corrupt_clients_of_a_secure_sum_tell_who_took_part():
 
 
 def test_a_client_that_is_lost_ends_amplification_of_its_round():
-    """Whether a client answers may tell who it is: only as many may be lost as are assumed to be."""
+    """Who does not answer may tell who was drawn, so only as many may be lost as are assumed to be."""
     strategies = [strategy_of(pq.FixedSampling(8, seed=1)) for _ in range(2)]
     run(strategies[0], num_rounds=1)
     run(strategies[1], num_rounds=1, lost_when=lambda partition, number: partition < 6)
@@ -147,7 +147,7 @@ def test_a_bound_ends_the_run_before_it_is_exceeded():
     asked, strategy = Asked(), strategy_of(pq.FixedSampling(8, participations=2, seed=1))
     result = run(strategy, asked, num_rounds=9).result
     assert isinstance(result, StoppedResult)
-    assert "fewer than 2 rounds, a round needs 8" in result.reason
+    assert "fewer than 2 rounds, but a round needs 8" in result.reason
     assert max(asked.rounds.values()) == 2
 
 
@@ -171,7 +171,7 @@ def test_a_run_that_was_killed_asks_nobody_too_often(sampling, tmp_path):
         run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=6)
     asked.dies_in = None
     run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=6)
-    # Without a rest, the round that is asked for again may ask whom it had asked: then twice is counted.
+    # Without a rest, the repeated round may ask the same clients again, who are then counted twice.
     assert sampling.once_in == 1 or most_in_a_row(asked, sampling.once_in) == 1
     assert max(asked.rounds.values()) <= sampling.most_rounds(6)
 
@@ -202,8 +202,8 @@ class Forgets(PrivQuantStrategy):
     ("limits", "most", "reason"),
     [
         ({}, 4, None),
-        ({"max_participations": 2}, 2, "takes part in 2 at most"),
-        ({"rounds_apart": 3}, 2, "takes part in one of 3 rounds at most"),
+        ({"max_participations": 2}, 2, "takes part in at most 2"),
+        ({"rounds_apart": 3}, 2, "takes part in at most one of 3 rounds in a row"),
     ],
 )
 def test_a_client_holds_a_lying_server_to_its_share(limits, most, reason, caplog):
@@ -227,7 +227,7 @@ def test_the_nodes_own_configuration_tightens_the_share():
 
 
 def test_draws_that_are_known_are_refused_where_privacy_is_real():
-    with pytest.raises(InvalidSpecError, match="seed 1 tells whoever knows it who is asked"):
+    with pytest.raises(InvalidSpecError, match="whoever knows the seed 1 knows who is asked"):
         PrivQuantStrategy(fedavg(), mechanism=MECHANISM, clip=CLIP, sampling=pq.FixedSampling(3, seed=1))
     with pytest.raises(InvalidSpecError, match="min_clients: missing"):
         PrivQuantStrategy(

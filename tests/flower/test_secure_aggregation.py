@@ -188,7 +188,7 @@ def test_strategies_that_need_single_updates_are_refused(inner: Any) -> None:
 
 
 def test_mechanisms_without_integers_are_refused() -> None:
-    with pytest.raises(InvalidSpecError, match="gives no integers"):
+    with pytest.raises(InvalidSpecError, match="does not give integers"):
         run(secure=True, encoder=mechanism("laplace"))
 
 

@@ -264,7 +264,7 @@ def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
 
 
 def test_clients_without_secure_aggregation_are_told_what_they_lack(mechanism, flower_log):
-    """They said that the server had sent no mechanism, and the server that nobody had replied."""
+    """Clients once said that the server had sent no mechanism, and the server that nobody had replied."""
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=pq.SecureSum())
     with pytest.raises(NoUsableReplyError, match="; round 1 ends without a sum: 0 clients sent keys"):
         run(strategy)

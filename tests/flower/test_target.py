@@ -135,7 +135,7 @@ def test_a_round_that_loses_too_many_opens_no_sum() -> None:
 
 
 def test_a_round_without_a_sum_says_why_and_not_how_some_clients_failed() -> None:
-    """Of 25 clients 8 were lost: it said that all 25 had failed, and named the error of the 8 alone."""
+    """8 of 25 clients are lost. The error once said that all 25 had failed, and named only theirs."""
     planned = plan(num_clients=25)
     with pytest.raises(NoUsableReplyError) as raised:
         run(planned, lost=8, max_failed_rounds=0)
@@ -156,6 +156,16 @@ def test_fewer_clients_than_planned_are_warned_of_and_stay_within_the_target(flo
     flower_log.lines.clear()
     run(plan())
     assert "the plan counts on" not in flower_log.text
+
+
+def test_a_target_under_which_nothing_is_learnt_is_warned_of(flower_log: Any) -> None:
+    PrivQuantStrategy(FedAvg(), plan(epsilon=60.0))
+    assert flower_log.text == ""
+    hopeless = plan(epsilon=0.001)
+    assert hopeless.drowns_in_noise
+    PrivQuantStrategy(FedAvg(), hopeless)
+    assert hopeless.verdict in flower_log.text
+    assert "the model will hardly learn; take more clients" in flower_log.text
 
 
 def test_as_many_as_planned_may_be_lost() -> None:
@@ -218,7 +228,7 @@ def pq_config() -> Any:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_clients": 2}, "leave no honest one"),
+        ({"num_clients": 2}, "leave no honest client"),
         ({"num_clients": 0}, "num_clients"),
         ({"num_clients": 2.5}, "num_clients"),
         ({"l2_clip": 0.0}, "l2_clip"),

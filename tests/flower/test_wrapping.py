@@ -86,12 +86,12 @@ def test_a_checkpoint_that_would_not_save_the_ledger_is_refused(mechanism, tmp_p
 def test_updates_are_not_encoded_twice(mechanism):
     """Both strategies asked for updates, and neither could read those of the other."""
     inner = StrategyWrapper(PrivQuantStrategy(fedavg(), mechanism, CLIP))
-    with pytest.raises(InvalidSpecError, match="holds a PrivQuantStrategy already"):
+    with pytest.raises(InvalidSpecError, match="wraps a PrivQuantStrategy already"):
         PrivQuantStrategy(inner, mechanism, CLIP)
 
 
 class Senders(StrategyWrapper):
-    """Notes from whom the replies are that the aggregating strategy sees, and whom it asked."""
+    """Notes whom the aggregating strategy asks, and who sent the replies that it sees."""
 
     def configure_train(self, *arguments):
         messages = list(super().configure_train(*arguments))

@@ -73,5 +73,5 @@ def test_heights_that_are_none(height: float) -> None:
 
 
 def test_a_cap_without_measure_is_refused() -> None:
-    with pytest.raises(InvalidSpecError, match="lower it"):
+    with pytest.raises(InvalidSpecError, match="lower the height"):
         cap_share_bounds(float(np.sqrt(0.0099)), 10**6)

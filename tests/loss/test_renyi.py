@@ -14,7 +14,12 @@ import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.law.law import Law
 from fl_privquant.loss.norms import continuous_law_loss
-from fl_privquant.loss.renyi import fisher_information, renyi_per_squared_distance
+from fl_privquant.loss.renyi import (
+    _box_bounds,
+    _divergence,
+    fisher_information,
+    renyi_per_squared_distance,
+)
 from fl_privquant.loss.secure_sum import UpdateBound
 from fl_privquant.mechanisms.base import TableMechanism
 
@@ -55,6 +60,32 @@ def test_it_bounds_random_laws(rows: list[list[float]], order: float) -> None:
     apart = distance > 1e-4
     found = divergence(sampled[:, None], sampled[None], order)[apart] / distance[apart]
     assert np.all(found <= bound * (1 + 1e-9) + 1e-9)
+
+
+def rare_output(knots: list[float], rare: list[float]) -> Law:
+    """A law with a rare output, whose probability at each knot is given; two others share the rest."""
+    first = np.array(rare)
+    return Law.from_knots(
+        [-2.0, 0.3, 2.0], knots, np.stack([first, 0.5 - first / 2, 0.5 - first / 2], axis=1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("law", "box", "order"),
+    [
+        # The rare output is constant in one of the two pieces, and its weight overflows.
+        (rare_output([-1.0, 0.0, 1.0], [1e-6, 1e-6, 4e-4]), [0.0, 1.0, -1.0, 0.0], 256.0),
+        # A steep piece lies between the two, so narrow that they nearly meet.
+        (rare_output([-1.0, 0.0, 3e-8, 6e-8, 1.0], [0.1, 0.1, 0.1001, 0.2, 0.2001]), [0, 3e-8, 6e-8, 1], 2.0),
+    ],
+    ids=["overflow", "narrow piece"],
+)
+def test_no_pair_of_inputs_in_a_box_exceeds_its_bound(law: Law, box: list[float], order: float) -> None:
+    (bound,), _ = _box_bounds(law, np.array([box]), order)
+    first, second = (np.linspace(*ends, 40) for ends in (box[:2], box[2:]))
+    apart = np.abs(first[:, None] - second) > 0.0
+    divergences = _divergence(law.pmf(first)[:, None], law.pmf(second)[None], order)
+    assert (divergences[apart] / ((first[:, None] - second)[apart] ** 2)).max() <= bound
 
 
 @pytest.mark.parametrize(("name", "epsilon"), [("optm", 0.3), ("optm", 2.0), ("mvu", 1.0)])

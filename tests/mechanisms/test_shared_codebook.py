@@ -180,5 +180,5 @@ def test_an_index_outside_the_codebook_is_refused() -> None:
 
 
 def test_an_epsilon_that_64_bits_cannot_tell_from_0_is_refused() -> None:
-    with pytest.raises(InvalidSpecError, match="raise it"):
+    with pytest.raises(InvalidSpecError, match="raise epsilon"):
         near_weight(1e-30)

@@ -107,9 +107,9 @@ def test_keys_are_valid_from_the_first_day_to_the_last(days: int, valid: bool) -
 
 def test_a_key_or_a_name_belongs_to_one_client(tmp_path: Path) -> None:
     key = IdentityKey(bytes(32), DAY)
-    with pytest.raises(InvalidSpecError, match="the same key or id twice"):
+    with pytest.raises(InvalidSpecError, match="they have the same key or id"):
         KnownClients({"one": (key,), "two": (key,)}, DAY)
-    with pytest.raises(InvalidSpecError, match="the same key or id twice"):
+    with pytest.raises(InvalidSpecError, match="they have the same key or id"):
         KnownClients({"one": (key, key)}, DAY)
     for name in ("", " one", "one ", "a\nb", "x" * 65, "\x1b[31m"):
         with pytest.raises(InvalidSpecError, match="client name"):

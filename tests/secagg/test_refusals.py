@@ -103,7 +103,7 @@ def changed_roster(round_: Round, change: Callable[[Roster], Roster]) -> bytes:
 
 ROSTERS: dict[str, Callable[[Roster], Roster]] = {
     "missing from its own roster": lambda r: replace(r, ids=r.ids[1:]),
-    "stands twice": lambda r: replace(r, public_keys=(*r.public_keys[:-1], r.public_keys[0])),
+    "is on the roster twice": lambda r: replace(r, public_keys=(*r.public_keys[:-1], r.public_keys[0])),
     "3 public keys on the roster, expected those of 4": lambda r: replace(r, public_keys=r.public_keys[1:]),
     "more than half": lambda r: replace(r, threshold=2),
     "threshold 3 of 5 holders among 5 clients": lambda r: replace(r, threshold=3),
@@ -141,12 +141,12 @@ def test_a_key_of_small_order_on_the_roster() -> None:
 
 
 CHANGED_IDENTITIES: dict[str, Callable[[Roster], Roster]] = {
-    "another identity than is known": lambda r: replace(
+    "identity key that this client's list does not have": lambda r: replace(
         r, identified=Subset(4, (3,)), identities=(bytes(32),)
     ),
     "no known identity": lambda r: replace(r, ids=(3, 10, 17, 24, 1000), present=Subset()),
     "a list of 4 clients, expected the 5": lambda r: replace(r, present=Subset(5, (0, 1, 2, 3))),
-    "some clients of a list of 6": lambda r: replace(r, present=Subset(6, (0, 1, 2, 3, 5))),
+    "a subset of a list of 6 clients": lambda r: replace(r, present=Subset(6, (0, 1, 2, 3, 5))),
 }
 
 
@@ -218,7 +218,7 @@ def accepted_round() -> tuple[Round, MaskRequest]:
 
 
 MASK_REQUESTS: dict[str, Callable[[MaskRequest], MaskRequest]] = {
-    "is no member": lambda r: replace(r, members=Subset(5, (1, 2, 3, 4))),
+    "is not on the list of members": lambda r: replace(r, members=Subset(5, (1, 2, 3, 4))),
     "a list of 6": lambda r: replace(r, members=Subset(6, (0, 1, 2, 3, 4, 5))),
     "3 of 5 clients are left, below the 4": lambda r: replace(r, members=Subset(5, (0, 1, 2))),
     "another session": lambda r: replace(r, round_id=RoundId(bytes(16), 1)),
@@ -260,10 +260,10 @@ def masked_round(lost: tuple[int, ...] = ()) -> tuple[Round, UnmaskRequest]:
 
 REQUESTS: dict[str, Callable[[UnmaskRequest], UnmaskRequest]] = {
     "not called active": lambda r: replace(r, active=Subset(8, r.active.places[1:])),
-    "a list of 7, where this client knows a list of 8": lambda r: replace(
+    "a list of 7 clients, but this client knows a list of 8": lambda r: replace(
         r, active=Subset(7, r.active.places[:-1])
     ),
-    "a list of 9, where this client knows a list of 8": lambda r: replace(
+    "a list of 9 clients, but this client knows a list of 8": lambda r: replace(
         r, active=Subset(9, r.active.places)
     ),
     "below the threshold 5": lambda r: replace(r, active=Subset(8, r.active.places[:4])),

@@ -154,7 +154,7 @@ def test_users_of_the_data_are_clients(outside: str, tmp_path: Path) -> None:
     assert len({task.parts[0][0] for task in one if isinstance(task, TorchTask)}) > 1
     with pytest.raises(InvalidSpecError, match="5 clients, but the data have 4 users"):
         task_of(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 5}))
-    with pytest.raises(InvalidSpecError, match="do not say whose an example is"):
+    with pytest.raises(InvalidSpecError, match="do not say which user an example belongs to"):
         task_of(run_of(tmp_path, torch_task(), partition={"name": "natural"}))
 
 

@@ -106,7 +106,7 @@ def test_fewer_clients_than_users_and_more(plays: Path) -> None:
         (["federation.num_clients=null"], "null stands for all users of the data, but partition is iid"),
         (
             ["federation.num_clients=null", "partition=natural"],
-            "data 'digits' do not say whose an example is",
+            "data 'digits' do not say which user an example belongs to",
         ),
         (["federation.num_clients=null", "partition=natural", "task=mean"], "has no num_users"),
         (["sampling=cohorts", "federation.fraction=0.5"], "cohorts are as large as they can be"),
@@ -149,7 +149,7 @@ def test_runs_that_leave_sampling_to_flower_keep_their_names() -> None:
 
 
 def test_the_last_line_has_the_views_that_were_counted(tmp_path: Path, run_here: RunHere) -> None:
-    """Poisson rounds have sums of many sizes: the line had the view of the last one for the whole run."""
+    """Poisson rounds have sums of many sizes; the line once had the last round's view for the whole run."""
     clients = ("federation.num_clients=12", "federation.fraction=0.5", "federation.rounds=5", "seed=4")
     sampling = ("sampling=poisson", "sampling.min_clients=3", "secagg=simulated", "secagg.corrupt_fraction=0")
     mechanism = ("mechanism=one_bit", "mechanism.epsilon=1", "task=mean", "task.dimension=3")

@@ -53,5 +53,14 @@ def test_where_no_bar_can_be_drawn_there_are_lines(console: Console) -> None:
     assert all(line.startswith("2/3 one_bit-") and "ε = 926.2" in line for line in lines)
 
 
+@pytest.mark.parametrize("position", ["", "2/3", "quiet"])
+def test_a_run_that_was_interrupted_says_after_which_round_it_goes_on(position: str) -> None:
+    file = io.StringIO()
+    with Rounds(CONFIG, Console(file=file, width=80), position) as rounds:
+        rounds.resumes(2)
+    name = f"{position} {CONFIG.run_name}" if "/" in position else CONFIG.run_name
+    assert file.getvalue() == f"{name}: was interrupted, and goes on after round 2 of 4\n"
+
+
 def test_parallel_sweeps_draw_nothing() -> None:
     assert shown(Console(width=80, force_terminal=True), "quiet") == ""

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.serverapp.strategy import FedAvg
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, PrivacyStatement, Release, View, statement_levels
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import CheckpointStrategy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import choose_parameters
 from fl_privquant.secagg.handshake import handshake_bytes
@@ -398,8 +400,14 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Prel
     process.wait()
     unfinished = [path for path in (tmp_path / "killed").iterdir() if not (path / "summary.json").exists()]
     assert unfinished, "the sweep was over before it could be killed"
+    finished = {
+        path.name: CheckpointStrategy(FedAvg(), RunDirectory(path).checkpoint).finished_rounds
+        for path in unfinished
+    }
     done = run_cli(preloaded.python, *sweep, f"output={tmp_path}")
     assert done.returncode == 0, done.stderr
+    resumed = re.findall(r"(\S+): was interrupted, and goes on after round (\d) of 6\n", done.stderr)
+    assert dict(resumed) == {name: str(after) for name, after in finished.items() if after}
     whole = run_cli(preloaded.python, *sweep, f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr
     runs = sorted(
@@ -410,11 +418,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Prel
         killed = pd.read_parquet(tmp_path / "killed" / run / "rounds.parquet")
         reference = pd.read_parquet(tmp_path / "whole/killed" / run / "rounds.parquet")
         assert killed["round"].tolist() == list(range(7))
-        same = [
-            name
-            for name in COLUMNS
-            if name not in ("epsilon_client_total", "mean_squared_error", "share_clipped")
-        ]
+        same = sorted(set(COLUMNS) - {"epsilon_client_total", "mean_squared_error", "share_clipped"})
         pd.testing.assert_frame_equal(killed[same], reference[same])
         # The round that was interrupted is asked twice, and both releases are counted.
         spent = killed["epsilon_client_total"].iloc[-1] / reference["epsilon_client_total"].iloc[-1]
@@ -474,12 +478,7 @@ def test_bits_follow_the_schedule(tmp_path: Path) -> None:
     execute(config)
     rows = rows_of(config)
     assert rows["bits_per_coordinate"].iloc[1:].tolist() == [1.0, 1.0, 3.0, 3.0]
-    assert np.diff(rows["bytes_up"]).tolist() == [
-        4 * (16 + 82),
-        4 * (16 + 82),
-        4 * (16 + 244),
-        4 * (16 + 244),
-    ]
+    assert np.diff(rows["bytes_up"]).tolist() == [4 * (16 + codes) for codes in (82, 82, 244, 244)]
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_help_says_what_every_key_and_choice_means(
     shown = " ".join(capsys.readouterr().out.split())
     assert "federation.rounds=30 Rounds of the run." in shown
     assert "* rqm RQM: randomized quantization" in shown
-    assert "encoding.clip_policy.rate=0.2 How fast the clip follows." in shown
+    assert "encoding.clip_policy.rate=0.2 How fast the clip follows the quantile." in shown
     assert "mechanism.epsilon=1.0" in shown
 
 

@@ -98,7 +98,7 @@ NOT_PRIVATE = {"correlated", "drive", "none", "qsgd", "stochastic", "terngrad", 
 
 
 def test_one_key_is_a_target_for_every_private_mechanism() -> None:
-    """A sweep over mechanisms needs no second key: their own epsilons yield."""
+    """A sweep over mechanisms needs no second key: with a target, their files set no epsilon."""
     for path in sorted((CONF / "mechanism").glob("*.yaml")):
         if path.stem not in NOT_PRIVATE:
             config = config_of(f"mechanism={path.stem}", "privacy.epsilon=8", "secagg=on")

@@ -13,7 +13,7 @@ from scipy import stats
 
 from simulations.report.compared import comparisons_of, verdict_of
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, LOSS, MOST_FINDINGS, Comparison, verdict
+from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, LOSS, MOST_FINDINGS, Comparison, verdict
 from tests.simulations.synthetic import write_study
 
 BUDGET = "At ε = 8, δ = 1e-05 for a client's whole run"
@@ -52,10 +52,25 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
     comparison = compared({"central": [0.90, 0.80], "ours": [0.89, 0.79], "noisy": [0.88, 0.78]})
     sizes = {"central": 2.6, "ours": 0.8, "noisy": 1.07}
     runs = comparison.runs.assign(
-        error=[1.0, 1.0, 1.1, 1.1, 1.2, 1.2], kilobytes=comparison.runs["series"].map(sizes)
+        error=[1.0, 1.0, 1.1, 1.1, 1.2, 1.2],
+        kilobytes=comparison.runs["series"].map(sizes),
+        **{HANDSHAKE: 0.0},
     )
+    _, second, _ = verdict([replace(comparison, runs=runs)])
+    assert second.endswith(". An encoded update takes 0.8 kB with ours and 1.07 with noisy.")
+    masked = replace(comparison, runs=runs.assign(**{HANDSHAKE: 3.14}))
+    besides = ", and the keys of secure aggregation take 3.14 kB besides, whatever the model."
+    assert verdict([masked])[1] == second.removesuffix(".") + besides
+
+
+@pytest.mark.parametrize(("error", "chance"), [(1.1, True), (0.9, False)])
+def test_a_gain_without_a_smaller_error_is_called_chance(error: float, chance: bool) -> None:
+    comparison = compared({"central": [0.5, 0.6, 0.55], "ours": [0.6, 0.705, 0.653]})
+    runs = comparison.runs.assign(error=[1.0, 1.0, 1.0, error, error * 1.01, error * 0.99])
     first, *_ = verdict([replace(comparison, runs=runs)])
-    assert first.endswith("; an encoded update takes 0.8 kB with ours and 1.07 with noisy.")
+    words = " What ours gained over a trusted server is chance, as its mean updates err no less."
+    assert first.endswith(words) == chance
+    assert "ours gains 10.3 points" in first
 
 
 def test_a_gain_is_called_one() -> None:
@@ -86,16 +101,17 @@ def test_errors_stand_beside_accuracies_that_cannot_be_told_apart() -> None:
     errors = {"central": [1.0, 2.0], "ours": [1.1, 2.2], "poor": [3.0, 6.0]}
     column = [value for values in errors.values() for value in values]
     both = Comparison(BUDGET, ACCURACY, accuracies.runs.assign(error=column), "central", "a trusted server")
-    first, last = verdict([both])
-    assert first.startswith(verdict([accuracies])[0].removesuffix("."))
-    assert first.endswith(
-        "; the squared error of the mean update is 1.10 times that of a trusted server with ours "
+    first, second, last = verdict([both])
+    assert first == verdict([accuracies])[0]
+    assert second == (
+        "The squared error of the mean update is 1.10 times that of a trusted server with ours "
         "(1.10 to 1.10) and 3.00 times with poor (3.00 to 3.00)."
     )
     assert last == verdict([accuracies])[1]
     # Without noise there is no factor over the baseline's error, and nothing is said of it.
     exact = accuracies.runs.assign(error=[0.0, 0.0, *column[2:]])
-    assert "error" not in verdict([Comparison(BUDGET, ACCURACY, exact, "central", "a trusted server")])[0]
+    silent = Comparison(BUDGET, ACCURACY, exact, "central", "a trusted server")
+    assert "error" not in " ".join(verdict([silent]))
 
 
 def test_many_series_are_not_all_named() -> None:

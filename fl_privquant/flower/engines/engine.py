@@ -34,11 +34,11 @@ class Federation:
     run_config
         The run's config, which both sides read as ``context.run_config``.
     node_config
-        More for every client's ``context.node_config``, such as limits of its PrivQuantMod. In texts
-        ``{partition-id}`` stands for the client's own, as in ``"keys/{partition-id}.pem"``.
+        Further entries of every client's ``context.node_config``, such as limits of its PrivQuantMod. In
+        texts ``{partition-id}`` is replaced by the client's own, as in ``"keys/{partition-id}.pem"``.
     seed
         Seeds the sampling of nodes by Flower's strategies (Python's ``random``), so that every engine asks
-        the same clients; None leaves it alone. It does not touch what protects updates.
+        the same clients; None leaves it alone. The randomness that protects updates does not depend on it.
     """
 
     num_clients: int
@@ -169,8 +169,8 @@ def frozen_objects() -> Iterator[None]:
     """
     global _frozen_by
     if _frozen_by is None and gc.get_freeze_count():
-        # Somebody else has frozen objects, and may count on their staying so. Python counts them one by one,
-        # so that it is asked once.
+        # Somebody else has frozen objects, and may rely on that. Python counts frozen objects one by one,
+        # which is slow, so it is asked only once.
         _frozen_by = "others"
     if _frozen_by is not None:
         yield

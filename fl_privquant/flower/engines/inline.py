@@ -31,7 +31,7 @@ from fl_privquant.flower.engines.workers import WorkerPool
 
 # Each run has an id of its own: clients remember by run and node what they have released.
 _RUN_IDS = itertools.count(1)
-# Node ids of SuperLinks are large random numbers. These are not 0, which some take for none.
+# Node ids of SuperLinks are large random numbers. Ids begin at 1 here, because some code takes 0 for none.
 _FIRST_NODE_ID = 1
 
 
@@ -161,7 +161,8 @@ class InlineEngine:
     Parameters
     ----------
     threads
-        Clients that run at once. Python runs them in turns, but for numpy, torch and encoding.
+        Number of clients that run at once. Python runs them in turns, except inside numpy, torch and the
+        encoding.
     processes
         Worker processes that clients run in, for machines with several cores: forked from this one, each with
         one thread. The model and all statements are the same, to the last bit, as with one process. A client
@@ -186,7 +187,7 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
-        # Before workers are forked, which then share the memory of these objects.
+        # Objects are frozen before workers are forked, which then share the memory of these objects.
         with frozen_objects():
             grid = InlineGrid(client, federation, self.threads, self.processes)
             context = federation.context(grid.run.run_id, SUPERLINK_NODE_ID)

@@ -29,9 +29,9 @@ _START_SECONDS = 300.0
 _CONNECT_SECONDS = 5.0
 _NICENESS = "RAY_worker_niceness"
 _READY = "query.privquant_ready"
-# Flower hands its resources of clients on to Ray as options of its actors. It also keeps a worker that has
-# died, and gives it message after message, which all fail at once. So Ray starts it again, and has messages
-# wait for it; that of the client which ended it is tried once more, as nothing of the first try was sent.
+# Flower passes a client's resources on to Ray as options of its actors. It also keeps a worker that has died,
+# and gives it message after message, which all fail at once. With these options Ray starts the worker again,
+# and messages wait for it. The message during which it died is tried once more, as no answer to it was sent.
 _RESTARTED = {"max_restarts": -1, "max_task_retries": 1}
 
 
@@ -45,7 +45,7 @@ class RayEngine:
         Of an existing Ray cluster, such as ``"127.0.0.1:6379"`` or ``"auto"``; its machines need this package
         and the app's. None: Ray is started on this machine, and stopped after the run.
     client_cpus, client_gpus
-        What one client takes: as many run at once as the machines have.
+        Processors and GPUs that one client takes: as many clients run at once as the machines have room for.
     """
 
     address: str | None = None
@@ -79,7 +79,7 @@ class RayEngine:
             # The app may have put another object in its place.
             state.update(run_context.state)
 
-        # Without an address Ray would join whatever cluster this machine has had, even a dead one.
+        # Without an address Ray would join any cluster that was started on this machine, even a dead one.
         init: dict[str, Any] = {"address": "local" if self.address is None else self.address}
         start = time.perf_counter()
         with _environment_kept("PYTHONPATH"), _environment_kept(_NICENESS):
@@ -134,7 +134,7 @@ class _OrderedGrid(GridWrapper):
     def wait_until_ready(self) -> None:
         """Return when a first client answers: the engine has started."""
         message = Message(RecordDict(), self._nodes[0], _READY)
-        # With a limit: if Ray fails to start, Flower stops its own thread but not that of the server.
+        # The wait has a limit: if Ray fails to start, Flower stops its own thread but not that of the server.
         if not list(self._grid.send_and_receive([message], timeout=_START_SECONDS)):
             raise TimeoutError(f"Ray did not run a first client in {_START_SECONDS:g} s; its log says why")
 

@@ -51,8 +51,8 @@ Deliver = Callable[[Message, str], Message]
 _Sent = tuple[dict[str, Any], dict[str, Any], str]
 """A message on its way to a worker: the attributes of its metadata, its records by name, and its id."""
 
-# A parcel has a quarter of the nodes that are left of a worker's share, but at most so many of them, and at
-# least as many as if the whole share were cut into so many parcels.
+# A parcel has a quarter of the nodes that are left of a worker's share, but at most _MOST_NODES, and at least
+# as many as if the whole share were cut into _MOST_PARCELS equal parcels.
 _MOST_NODES: Final = 64
 _MOST_PARCELS: Final = 64
 # Parcels that a worker has at a time: one that it works on, and one that waits.
@@ -75,13 +75,13 @@ class _Order:
     """A parcel as a worker gets it."""
 
     nodes: list[int]
-    """Its nodes."""
+    """The nodes of the parcel."""
     states: dict[int, RecordDict]
-    """The states of those whose state the worker does not have."""
+    """The states of those nodes whose last state the worker does not have."""
     messages: list[_Sent]
-    """Each message; a number stands for a record that many messages share."""
+    """The messages to them; a number stands for a record that many messages share."""
     shared: list[Any] | None
-    """These records; None if the worker has them from an earlier parcel of the same push."""
+    """Records that many messages share; None if the worker has them from an earlier parcel of the push."""
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class _Worker:
 
     process: ForkProcess
     connection: Connection
-    # Those that are meant for it, and those that it was given: the first of these is what it works on.
+    # Parcels that are meant for it, and those that it was given; it works on the first of the latter.
     parcels: deque[_Parcel] = field(default_factory=deque)
     given: deque[_Parcel] = field(default_factory=deque)
     has_shared: bool = False
@@ -140,9 +140,9 @@ class _Push:
         """Answer all messages of a parcel by an error."""
         for place in parcel.places:
             metadata, message_id = copied_metadata(self.messages[place]), self.message_ids[place]
-            asked = bare_message(metadata, RecordDict())
-            set_message_id(asked, message_id)
-            reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, reason), reply_to=asked)
+            request = bare_message(metadata, RecordDict())
+            set_message_id(request, message_id)
+            reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, reason), reply_to=request)
             set_message_id(reply, f"{message_id}-reply")
             self.replies[place] = reply
 
@@ -162,7 +162,7 @@ class WorkerPool:
 
     def __init__(self, deliver: Deliver, contexts: dict[int, Context], processes: int) -> None:
         self._contexts = contexts
-        # The last state of each node: in the states of which parcel, and at which place there.
+        # Where the last state of each node is: the serialized states of a parcel, and its place among them.
         self._states: dict[int, tuple[bytes, int]] = {}
         self._workers: list[_Worker] = []
         self._reason = ""
@@ -187,7 +187,7 @@ class WorkerPool:
         while busy := [worker for worker in self._workers if worker.given]:
             ready = wait([worker.connection for worker in busy], _LOOK_SECONDS)
             for worker in busy:
-                # Its own children may keep the connection of a worker open that has ended.
+                # Child processes of a worker may keep its connection open after it has ended.
                 ended = not worker.process.is_alive()
                 if worker in self._workers and (ended or worker.connection in ready):
                     self._take_back(worker, push)
@@ -280,7 +280,7 @@ class WorkerPool:
             self._remove(worker, push)
             return
         parcel = worker.given.popleft()
-        # First of all: the worker has something to do while the replies are read here.
+        # This comes first, so that the worker has something to do while its replies are read here.
         self._hand_over(worker, push)
         push.replies.update(zip(parcel.places, map(unflattened, _loads(replies)), strict=True))
         for place, node in enumerate(parcel.nodes):
@@ -330,7 +330,7 @@ def _dumps(value: Any) -> bytes:
 
 
 def _loads(blob: bytes) -> Any:
-    # From a process that was forked from this one, through a pipe that nobody else has.
+    # Unpickling is safe here: the bytes come from a process forked from this one, through a private pipe.
     return pickle.loads(blob)  # noqa: S301
 
 
@@ -385,7 +385,7 @@ def _receive(connection: Connection, orders: SimpleQueue[bytes | None]) -> None:
             while True:
                 orders.put(connection.recv_bytes())
     finally:
-        # Whatever ended this, such as a lack of memory: the worker must not wait for ever.
+        # Whatever ended the loop, such as a lack of memory, the worker must not wait for ever.
         orders.put(None)
 
 

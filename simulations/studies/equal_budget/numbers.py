@@ -32,7 +32,7 @@ LABELS = {
 """What mechanisms are called in figures and tables."""
 
 CLOSE = 1.05
-"""An error over the central Gaussian's that is close to it."""
+"""An error counts as close to the central Gaussian's if it is at most this many times as large."""
 
 _SETTING = ["task", "rounds", "run_epsilon"]
 
@@ -55,8 +55,8 @@ def with_losses(table: pd.DataFrame) -> pd.DataFrame:
 
     Added are the mean of the differences between runs of the same seed (``lost``), its standard error and
     half of its 95 % interval (Student t); whether it is ``within`` one standard error of zero, ``worse`` by
-    more, or ``clear``, with zero outside the interval; the odds of a mean at least so far from zero where
-    nothing is lost (``p_value``, two-sided), and of one that is more than one standard error away
+    more, or ``clear``, with zero outside the interval; the odds that the mean is at least this far from zero
+    if nothing is lost (``p_value``, two-sided), and that it is more than one standard error away
     (``chance_outside``).
     """
     lost, error = 100.0 * table["accuracy_lost"], 100.0 * table["accuracy_lost_error"]
@@ -79,8 +79,8 @@ def with_losses(table: pd.DataFrame) -> pd.DataFrame:
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     """P-values of a joint test (Holm 1979).
 
-    The odds that *any* cell where nothing is lost comes out below some value are at most that value, however
-    the cells depend on each other.
+    The odds that *any* cell in which nothing is lost has a p-value below some number are at most that number,
+    however the cells depend on each other.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values, kind="stable")
@@ -91,9 +91,9 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 
 def pooled(read: ReadTable, bits: float | None = None) -> dict[str, float]:
-    """The mean loss of all cells of ours, or of those of so many bits, and half of its 95 % interval.
+    """The mean loss of all cells of ours, or of those with ``bits`` bits, and half of its 95 % interval.
 
-    Cells share seeds, and with these data and noise: they are averaged for each seed first, and the interval
+    Cells of one seed share data and noise. So cells are averaged for each seed first, and the interval
     (Student t) is that of these averages.
     """
     lost = together(read, [f"{name}-by-seed" for name in GRADIENTS])

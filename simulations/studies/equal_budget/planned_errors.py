@@ -1,9 +1,9 @@
-"""The exact part: errors of mechanisms in the secure sum, over that of a central Gaussian.
+"""The exact part: errors of mechanisms in the secure sum, relative to that of a central Gaussian.
 
-Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
-the aggregate view. Errors are at unit gain (:mod:`fl_privquant.design.spread`): noise and what the clip
-distorts, over the squared share of the signal that the clip leaves. Every design is certified on the bits or
-the table that are sampled, and counted by the accountant.
+All clients hold the same rotated update at the norm bound, and all mechanisms have an equal (epsilon, delta)
+of the whole run in the aggregate view. Errors are at unit gain (:mod:`fl_privquant.design.spread`): noise and
+what the clip distorts, divided by the squared share of the signal that the clip leaves. Every design is
+certified on the bits or the table that are sampled, and counted by the accountant.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def error_row(
 ) -> dict[str, Any] | None:
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
 
-    The clip of ours is chosen by its design, that of the others is three standard deviations of a coordinate.
+    The clip of ours is chosen by its design, that of the others by the plan, each for the least error.
     """
     # In units of the standard deviation of a coordinate, the L2 clip is the root of the dimension.
     l2_clip = math.sqrt(dimension)
@@ -72,7 +72,7 @@ def error_row(
             max_bits=bits,
             clip=clip,
             aggregation=SecureSum(0.0, 0.0),
-            # Integer noise would else choose its own number of lattice points.
+            # Otherwise integer noise would choose its own number of lattice points.
             levels=2**bits,
         )
     except InfeasibleDesignError:

@@ -1,1 +1,1 @@
-"""Federated learning in the local view: what can be learnt where every client's message is seen."""
+"""Federated learning in the local view: what can be learnt if the server sees every client's message."""

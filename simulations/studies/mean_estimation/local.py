@@ -1,7 +1,7 @@
-"""Mean estimation in the local view: each client's message is seen, and its estimates are averaged.
+"""Mean estimation in the local view: the server sees each client's message, and averages its estimates.
 
-Mechanisms that are unbiased and independent over clients have an error of the mean that is that of one client
-over their number. So one client's error is computed: exactly, by the mechanism's own formula, averaged over a
+If mechanisms are unbiased and independent over clients, the error of the mean is that of one client divided
+by their number. So one client's error is computed: exactly, by the mechanism's own formula, averaged over a
 sample of vectors, and once more from draws, with its standard error. ``mean-check`` looks at whole means.
 """
 
@@ -62,7 +62,7 @@ def _sparse(generator: np.random.Generator, count: int, dimension: int) -> Float
 
 
 def _heavy(generator: np.random.Generator, count: int, dimension: int) -> Floats:
-    """Coordinates of Student's law with 2 degrees; half shorter than 1/2, and clipped to the ball."""
+    """Coordinates from Student's t with 2 degrees of freedom; the median norm is 1/2, clipped to the ball."""
     x = generator.standard_t(2.0, size=(count, dimension))
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
     return np.asarray(x * np.minimum(0.5 / np.median(lengths), 1.0 / lengths))
@@ -83,9 +83,9 @@ def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
         # Two vectors in the unit ball are at most 2 apart, as are two coordinates in [-1, 1].
         return pq.design(name, epsilon=epsilon, delta=DELTA), f"δ = {DELTA:g}"
     if name in FLOORS:
-        given = FLOORS[name]
-        return pq.design(name, dimension=dimension, **given), ", ".join(
-            f"{key} {value}" for key, value in given.items()
+        parameters = FLOORS[name]
+        return pq.design(name, dimension=dimension, **parameters), ", ".join(
+            f"{key} {value}" for key, value in parameters.items()
         )
     if name == "vqsgd_private":
         tried = [
@@ -114,8 +114,9 @@ def local_row(data: str, dimension: int, epsilon: float, name: str, draws: int) 
     """A mechanism on one kind of vectors.
 
     ``error`` is one client's squared error by the mechanism's formula, ``drawn`` that of ``draws`` messages
-    with its standard error; ``ratio_to_bound`` is over the least error of unbiased local mechanisms for unit
-    vectors. ``time_ratio``: seconds of encoding over those of randomized rounding of the same vector.
+    with its standard error; ``ratio_to_bound`` is the error divided by the least one of unbiased local
+    mechanisms for unit vectors. ``time_ratio`` is the time of encoding divided by that of randomized rounding
+    of the same vector.
     """
     mechanism, setting = best_design(name, epsilon, dimension)
     is_private = math.isfinite(epsilon)

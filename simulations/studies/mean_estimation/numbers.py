@@ -26,7 +26,7 @@ from simulations.studies.page import table_or_none, together
 from simulations.studies.study import ReadTable
 
 WITHIN = 1.02
-"""Times the least error: up to this a mechanism is said to be as good, and the fewest bits decide."""
+"""Mechanisms are as good as the best up to this many times the least error; then the fewest bits win."""
 _MANY = 30
 _ALIKE = 1e-9
 _SETTING = ["num_clients", "dimension", "round_epsilon"]

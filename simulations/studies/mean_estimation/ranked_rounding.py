@@ -24,7 +24,7 @@ CORRELATED, ALIKE = "correlated", "alike"
 
 _COORDINATES = 50
 _AT_ONCE = 1 << 20
-# Where there are at most so many clients, so many whole means are drawn too.
+# With at most this many clients, this many whole means are drawn too.
 _DRAWN_CLIENTS, _TRIALS = 100, 20
 
 

@@ -2,7 +2,7 @@
 
 Cells are those of the study of secure sums (:mod:`simulations.studies.sum_grid.grid`), for one round:
 rotated vectors at the norm bound, each mechanism at its own best clip and lattice, the bias of the clip
-included. Errors are ratios to a central Gaussian's there; here they are multiplied by it.
+included. There errors are ratios to that of a central Gaussian; here they are multiplied by it.
 
 ``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a
 decoded code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal
@@ -85,8 +85,8 @@ def _secure(num_clients: int, dimension: int) -> Grid:
 
 def sampled_cell(setting: Setting) -> Cell | None:
     """The coordinate-sampled Gaussian mechanism with three levels; None where none that was tried will do."""
-    wanted = gaussian_separation(setting.run_epsilon, DELTA)
-    needed = 4.0 * setting.dimension / (setting.num_clients * wanted**2)
+    separation = gaussian_separation(setting.run_epsilon, DELTA)
+    needed = 4.0 * setting.dimension / (setting.num_clients * separation**2)
 
     def error(spread: float) -> float:
         return at_unit_gain(needed + spread**2 - 1.0, spread, setting.num_clients)

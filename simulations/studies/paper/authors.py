@@ -1,16 +1,17 @@
 """The authors' own programs, from which their tables come; kept here to reproduce the printed figures.
 
-For symmetric bins (table 1) it is theorem "constraint1" for four bins, with bounds o, u = o + 0.01 for
-q_2(1) only, o over multiples of 0.01. The package does better with narrower boxes, from the same theorem.
+For symmetric bins (table 1) the program is theorem "constraint1" for four bins, with bounds o and
+u = o + 0.01 for q_2(1) only, where o runs over multiples of 0.01. The package does better with narrower
+boxes, from the same theorem.
 
-For asymmetric bins (table 2) it differs from the theorem in three ways that cost accuracy:
+For asymmetric bins (table 2) the program differs from the theorem in three ways that cost accuracy:
 
 * every output probability is kept within e^epsilon of every other one, of whatever output;
 * where a product of two selection probabilities is bounded from above, one factor is taken as 1;
 * the lower bound of the other factor runs over multiples of 0.05, and the factor itself may then
   only be up to 0.01 above it.
 
-Facts taken from the code that the paper links to (github.com/osu-srml/DP_Linprog).
+These facts are from the code that the paper links to (github.com/osu-srml/DP_Linprog).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the paper's text needs correcting: one check for each point, run all by one command."""
+"""Where the paper's text needs correcting: there is one check for each point, and one command runs all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from simulations.studies.paper.findings import Finding
 from simulations.studies.study import Grid
 
 CHECKS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
-"""The words of each check by its name."""
+"""The texts of each check, by its name."""
 
 _COLUMNS = ("where", "claim", "finding", "verdict", "confirmed")
 
 
 def run_check(name: str, configurations: int) -> Finding:
-    """What the check of that name finds, which looks at so many random cases.
+    """What the check of that name finds in ``configurations`` random cases.
 
     The check ``erm-privacy`` is the function ``erm_privacy`` of one of the two modules of checks.
     """

@@ -6,8 +6,8 @@ Each has three parts, with the same data, models and batches
 * ``logits``: the paper's procedure, epsilon = 1 for a coordinate of an example's logit gradient;
 * ``whole``: whole gradients quantized, epsilon = 1 for a coordinate;
 * ``budget``: whole gradients by one bit per coordinate, at an epsilon that composes over the coordinates to
-  ``BUDGET`` for all that is known of an example. At so small an epsilon more output values gain nothing: the
-  best design is within 2 % of the error of one bit already at 0.5.
+  ``BUDGET`` for all that is used of an example. At such a small epsilon more output values gain nothing:
+  already at 0.5 the error of the best design is within 2 % of that of one bit.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _Part:
         }
 
     def privacy(self, problem: Problem) -> dict[str, float]:
-        """Certified epsilon of a coordinate; and of all of an example, by itself and in a batch's sum."""
+        """Certified epsilon of a coordinate, and of a whole example, seen by itself and in a batch's sum."""
         names = ("epsilon_coordinate", "epsilon_logits", "epsilon_example", "epsilon_example_in_sum")
         if self.mechanism is None:
             return dict.fromkeys(names, math.inf)

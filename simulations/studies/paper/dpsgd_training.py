@@ -7,9 +7,9 @@ coordinate of g is clipped and quantized; the gradient by W is then made of the 
 The epsilon is that of one coordinate of g. Features are not protected: q(g) x is a multiple of x.
 
 **whole**. The whole gradient of an example, (g x, g), is clipped and quantized coordinate by coordinate, and
-nothing else of the example is used. An example is seen once in an epoch, so that its one release is all
-that it ever costs, and composition over its coordinates says how much. Somebody who holds one example is a
-client of a federation that sends one update.
+nothing else of the example is used. An example is seen once in an epoch, so its cost is that of one release,
+which composition over its coordinates gives. (Somebody who holds one example is like a client of a federation
+that sends one update.)
 
 Gradients are those of the mean loss over a batch, as in the code that the paper links to
 (github.com/osu-srml/DP_Linprog): g = (softmax(z) - onehot(y)) / batch size, before the clip. Accuracy is the
@@ -108,11 +108,11 @@ def train(
     starts = range(0, count, problem.batch_size)
     accuracy = np.empty((runs, len(starts)))
     for step, start in enumerate(starts):
-        taken = problem.order[:, start : start + problem.batch_size]
-        x, y = problem.x[taken], problem.y[taken]
+        batch = problem.order[:, start : start + problem.batch_size]
+        x, y = problem.x[batch], problem.y[batch]
         gradient, predicted = example_gradients(x, y, *model.parameters)
         correct += (predicted == y).sum(axis=1)
-        accuracy[:, step] = correct / (start + taken.shape[1])
+        accuracy[:, step] = correct / (start + batch.shape[1])
         if procedure == "logits":
             private = quantize(gradient)
             model.step([x.transpose(0, 2, 1) @ private, private.sum(axis=1, keepdims=True)])
@@ -165,9 +165,9 @@ def _quantizers(
 def _held_out(problem: Problem, parameters: list[Floats]) -> NDArray[np.float64]:
     weights, bias = parameters
     accuracies = np.empty(problem.num_runs)
-    for run, taken in enumerate(problem.held_out):
-        predicted = (problem.x[taken] @ weights[run] + bias[run]).argmax(axis=1)
-        accuracies[run] = (predicted == problem.y[taken]).mean()
+    for run, examples in enumerate(problem.held_out):
+        predicted = (problem.x[examples] @ weights[run] + bias[run]).argmax(axis=1)
+        accuracies[run] = (predicted == problem.y[examples]).mean()
     return accuracies
 
 

@@ -1,8 +1,8 @@
 """The paper's example of an output distribution: p(x, 3) and p(x, 6) of ERM on eight bins.
 
 The paper prints neither bins nor gamma. Its text says that B_3 to B_6 lie inside [-1, 1]; uniform bins with
-a margin of 0.75 do that, and gamma = 2 makes every jump visible. Beside it the free design on the same bins
-and at the same epsilon, whose law has no jumps.
+a margin of 0.75 do that, and gamma = 2 makes every jump visible. Beside it is shown the free design on the
+same bins and at the same epsilon, whose law has no jumps.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def one_bit(configurations: int) -> Finding:
 def features(configurations: int) -> Finding:
     """What an example's contribution to the weights' gradient says about its features."""
     problem = dpsgd.cancer_problem(1)
-    taken = problem.order[:, :8]
-    x, y = problem.x[taken], problem.y[taken]
+    batch = problem.order[:, :8]
+    x, y = problem.x[batch], problem.y[batch]
     start = np.zeros((1, problem.x.shape[1], 2), np.float32)
     gradient, _ = example_gradients(x, y, start, np.zeros((1, 1, 2), np.float32))
     mechanism = scalar.optm_as_printed(dpsgd.OPTM_BINS["dpsgd-cancer"], 1.0)

@@ -79,8 +79,8 @@ def table1(epsilon: float) -> Iterator[dict[str, object]]:
     common: dict[str, Any] = {"epsilon": epsilon, "objective": "mae", "bins": bins}
     yield _row(at, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
     yield _row(at, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
-    for name, given in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
-        mechanism = pq.design(name, **given) if given else None
+    for name, parameters in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
+        mechanism = pq.design(name, **parameters) if parameters else None
         yield _row(at, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
     for family in ("independent", "paired", "free"):
         yield _row(at, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))

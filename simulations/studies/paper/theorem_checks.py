@@ -182,8 +182,8 @@ def _selected_distances(bins: Floats, gamma: float, from_right: bool) -> Floats:
 def _random_selections(count: int) -> Iterator[tuple[Floats, list[Floats]]]:
     """Symmetric bins, some outside [-1, 1], and selections with q_i(i) >= q_j(i), as the lemma assumes."""
     generator = np.random.default_rng(2)
-    given = 0
-    while given < count:
+    num_drawn = 0
+    while num_drawn < count:
         half = np.sort(generator.uniform(0.1, 3.0, 3))
         if not (half[0] < 0.95 and half[-1] > 1.05):
             continue
@@ -192,7 +192,7 @@ def _random_selections(count: int) -> Iterator[tuple[Floats, list[Floats]]]:
         if all(
             selection[i][i] >= selection[j][i] for i, j in itertools.combinations(range(bins.size - 1), 2)
         ):
-            given += 1
+            num_drawn += 1
             yield bins, selection
 
 

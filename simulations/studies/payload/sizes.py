@@ -1,9 +1,9 @@
 """Plans for an error and for a size, and the error that they have when they are run.
 
-Every error is over that of a central Gaussian with the same (epsilon, delta) of the whole run. All clients
-hold the same update at the L2 clip, which is the worst case for what is not sent and for what the coordinate
-clip cuts off. Measured errors are of whole rounds: rotation, subset, encoding, residues of codes added up,
-the representative nearest to the centre, decoding.
+Every error is relative to that of a central Gaussian with the same (epsilon, delta) of the whole run. All
+clients hold the same update at the L2 clip, which is the worst case for what is not sent and for what the
+coordinate clip cuts off. Measured errors are of whole rounds: rotation, subset, encoding, the sum of codes
+modulo a power of two, its representative nearest to the centre, and decoding.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LIMITS = {
     (7850, 1000, 50, 10.0, 1e-5): 10.0 * 7850 / 8000,
     (1_000_000, 500, 100, 4.0, 1e-6): 10.0,
 }
-"""Coordinates, clients, rounds, epsilon, delta of a run; kilobytes that are allowed at an error of 1.1."""
+"""For coordinates, clients, rounds, epsilon, delta of a run: the kilobytes allowed at an error of 1.1."""
 
 # By number of coordinates, the sizes in kilobytes that are planned for.
 _MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
 MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
-# Codes have at most so many bits; integer noise takes as many as it needs.
+# Codes have at most this many bits; integer noise takes as many as it needs.
 _MOST_BITS, _CLIENTS = 3, 100
 # The error of a round with k coordinates has a relative deviation of sqrt(2 / k). As many rounds are measured
 # as give their mean a relative deviation of _PRECISION.
@@ -160,14 +160,14 @@ def _error_cells(scale: Scale) -> Iterator[tuple[Any, ...]]:
 PARTS = (
     Grid(
         name=PAYLOADS,
-        title="The fewest kilobytes at an error of 1.1 central Gaussians'",
+        title="The fewest kilobytes at 1.1 times the error of a central Gaussian",
         cells=lambda scale: [(*setting, limit) for setting, limit in LIMITS.items()],
         rows=_payload,
         note="run epsilon, epsilon reached: client total, aggregate view of all clients",
     ),
     Grid(
         name=NEEDED,
-        title="The fewest kilobytes of each mechanism at an error of 1.1 central Gaussians'",
+        title="The fewest kilobytes of each mechanism at 1.1 times the error of a central Gaussian",
         cells=lambda scale: itertools.product(_MEASURED, MECHANISMS),
         rows=_needed,
         note=_NOTE,

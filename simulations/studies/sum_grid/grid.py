@@ -1,10 +1,10 @@
 """Every mechanism for secure sums at its own best, on a grid of settings.
 
-Rotated updates at the norm bound, the same for all clients, at an equal (epsilon, delta) of the whole run in
-the aggregate view. Errors are over that of a central Gaussian, at unit gain
-(:mod:`fl_privquant.design.spread`): what a clip takes of the signal counts as if noise grew by as much. Each
-mechanism chooses its clip and uses codes of at most so many bits: what a client hands to the masks, noise
-included.
+All clients hold the same rotated update at the norm bound, and all mechanisms have an equal (epsilon, delta)
+of the whole run in the aggregate view. Errors are relative to that of a central Gaussian, at unit gain
+(:mod:`fl_privquant.design.spread`): signal that a clip removes counts as additional noise. Each mechanism
+chooses its clip and uses codes of at most a given number of bits: these are the codes that a client masks,
+noise included.
 
 ``optm_aggregate`` is designed, and so certified on what it samples; the accountant counts its run. The others
 are first counted in their favour: the loss of the Poisson binomial mechanism is computed for two cases of the
@@ -53,10 +53,10 @@ WIDE_CLIENTS = (100, 1000)
 """Numbers of clients of the last part."""
 
 WITHIN = 1.005
-"""Times the least error: up to this a mechanism is said to be as good."""
+"""A mechanism is said to be as good as the best if its error is at most this many times the least error."""
 
 TOLD_APART = 1.001
-"""Figures that are not certified are replaced by certified ones where ours is more than this times them."""
+"""An uncertified figure is replaced by a certified one if ours is more than this many times as large."""
 
 NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
 """A standard normal number, as samples."""
@@ -98,7 +98,7 @@ class Cell:
 
 
 def cells_of(setting: Setting, widths: Iterable[int] = WIDTHS) -> list[Cell]:
-    """All mechanisms in one setting, with codes of so many bits."""
+    """All mechanisms in one setting, with codes of each of these widths in bits."""
     cells = []
     for bits in widths:
         ours = _ours(setting, bits)
@@ -171,7 +171,7 @@ def _noise(setting: Setting, bits: int, name: str) -> Cell | None:
 
 
 def _certified(setting: Setting, cell: Cell) -> Cell:
-    """The same cell with bits or noise that are certified; as it is where there are none."""
+    """The same cell with bits or noise that are certified; the cell itself if none can be."""
     error_of = _certified_bits if cell.mechanism == BINOMIAL else _certified_noise
     try:
         levels, error = error_of(setting, cell)

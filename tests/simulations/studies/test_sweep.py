@@ -129,7 +129,7 @@ def test_a_small_sweep_runs_from_end_to_end_and_is_not_run_again(tmp_path: Path)
     ["encoding.l2_clip=0.7", "federation.rounds=7", "privacy.delta=1e-6", "federation.learning_rate=0.07"],
 )
 def test_rows_of_other_settings_are_not_kept(changed: str) -> None:
-    """They once were, where only one of these had changed."""
+    """They were once kept if only one of these settings had changed."""
     sweep = sweep_of("training-digits")
     assert sweep.configuration(Scale()) != sweep.configuration(Scale(overrides=(changed,)))
 
