@@ -75,6 +75,8 @@ $(RUNNABLE): $(VENV)/.created pyproject.toml constraints.txt
 $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	$(INSTALL) '.[dev,simulation]'
 	$(BIN)/python -m tests.compile_loops
+# Rewrites and compiles all tests, which every worker of the first run would do at the same time. Errors are theirs.
+	-@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only --quiet > /dev/null
 # Types of all that is installed take longer to read than ours, and mypy keeps them. Errors are for `make lint` to show.
 	-@$(BIN)/mypy > /dev/null
 	touch $@ $(RUNNABLE)

@@ -144,6 +144,14 @@ def _declared_checks(cls: Any) -> list[tuple[str, bool, Check]]:
     ]
 
 
+def types_of(cls: Any) -> dict[str, Any]:
+    """The declared types of a class's fields; they are read from annotations once, which takes long."""
+    return _types_of(cls)
+
+
+_types_of = functools.cache(typing.get_type_hints)
+
+
 def whole_in(least: int, most: int, advice: str = "") -> Check:
     """The check that :func:`whole` makes."""
     return lambda name, value: whole(name, value, least, most, advice)

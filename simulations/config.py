@@ -12,6 +12,7 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import fl_privquant as pq
@@ -396,7 +397,7 @@ class RunConfig:
         name = str(self.mechanism["name"])
         return name if name == CENTRAL else label_of(name, self.mechanism)
 
-    @property
+    @cached_property
     def run_name(self) -> str:
         """The run's directory: its mechanism, and a hash of everything that its numbers depend on."""
         values = self.to_mapping()

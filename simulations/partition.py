@@ -95,7 +95,9 @@ def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], pa
     plt = pyplot()
     classes = np.unique(labels)
     counts = np.array([[np.count_nonzero(labels[part] == label) for label in classes] for part in parts])
-    figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.4, 3.2))
+    # Room for five digits and the legend. To have it computed takes longer than a short run.
+    figure.subplots_adjust(left=0.13, right=0.86, bottom=0.15, top=0.96)
     # One outline for each label: a patch for each client and label takes seconds to draw.
     edges = np.arange(len(parts) + 1) - 0.5
     below = np.zeros(len(parts))
@@ -107,5 +109,5 @@ def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], pa
         below = above
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(parts) - 0.4))
     axes.locator_params(integer=True)
-    figure.legend(title="label", loc="outside right upper", fontsize=8)
+    figure.legend(title="label", loc="upper right", fontsize=8)
     return save(figure, path)

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from fl_privquant import checks
@@ -79,7 +80,7 @@ def checked(
 def options_of(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function or class by name, without those that take any number of arguments."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(target).parameters
+    parameters = _parameters(target)
     return {name: parameter for name, parameter in parameters.items() if parameter.kind not in starred}
 
 
@@ -101,8 +102,19 @@ def refuse_unknown(
 
 def _takes_any(target: Callable[..., Any]) -> bool:
     """Whether a function or class takes arguments of any name."""
-    parameters = inspect.signature(target).parameters.values()
+    parameters = _parameters(target).values()
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    # Read once for all runs of a sweep; objects that are called need not have a hash.
+    signature = _signature(target) if isinstance(target, type) else inspect.signature(target)
+    return signature.parameters
+
+
+@lru_cache(maxsize=64)
+def _signature(target: type) -> inspect.Signature:
+    return inspect.signature(target)
 
 
 def _types(target: Callable[..., Any]) -> dict[str, Any]:

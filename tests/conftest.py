@@ -59,20 +59,30 @@ def _waits(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what has been imported out of every later collection of garbage."""
+    """Leave what has been imported out of every later collection of garbage, and collect it more rarely."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 _FLOWER_LOG = logging.getLogger(flwr.__name__)
 _AS_IMPORTED = {name: getattr(_FLOWER_LOG, name) for name in ("level", "propagate", "disabled")}
+_ROOT_LOG = logging.getLogger()
+_ROOT_LEVEL, _ROOT_HANDLERS = _ROOT_LOG.level, tuple(_ROOT_LOG.handlers)
 
 
 @pytest.fixture(autouse=True)
-def flower_log_as_imported() -> None:
-    """Flower's log says to each test what it would say to a new process: Ray and Hydra change it for good."""
+def logs_as_imported() -> None:
+    """Logs say to each test what they would say to a new process: Ray and Hydra change them for good.
+
+    Hydra also leaves handlers, which write to the captured output of a test that has ended, and fail.
+    """
     for name, value in _AS_IMPORTED.items():
         setattr(_FLOWER_LOG, name, value)
+    _ROOT_LOG.setLevel(_ROOT_LEVEL)
+    for handler in _ROOT_LOG.handlers[:]:
+        if handler not in _ROOT_HANDLERS and not type(handler).__module__.startswith("_pytest."):
+            _ROOT_LOG.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
@@ -93,6 +103,18 @@ def suite_designs(run_folder: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FL_PRIVQUANT_CACHE", str(designs))
         yield designs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_files() -> Iterator[None]:
+    """Hydra parses each file of settings once."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Only tests that have imported Hydra compose.
+        if "hydra" in sys.modules:
+            from tests.parsed_files import keep_parsed_files
+
+            keep_parsed_files(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from functools import lru_cache
+from typing import Any, NoReturn
 
 import typer
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError, UsageError
@@ -26,7 +27,7 @@ _MOST_CHARACTERS = 2000
 def run(app: typer.Typer) -> None:
     """Run the program, and end the process with its exit code."""
     try:
-        code = app(standalone_mode=False) or 0
+        code = _command(app)(standalone_mode=False) or 0
     except NoArgsIsHelpError as error:
         typer.echo(error.format_message())
         sys.exit(EXIT_ERROR)
@@ -47,6 +48,12 @@ def run(app: typer.Typer) -> None:
     if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code
         interrupted(_RUN_AGAIN)
     sys.exit(code)
+
+
+@lru_cache
+def _command(app: typer.Typer) -> Any:
+    """What click runs. It is made once for a process, as the types of all options have to be read for it."""
+    return typer.main.get_command(app)
 
 
 def fail(error: object) -> NoReturn:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -336,7 +336,7 @@ def design(
             )
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])
-    types = get_type_hints(chosen.spec)
+    types = checks.types_of(chosen.spec)
     parameters = {key: checks.typed(key, value, types[key]) for key, value in parameters.items()}
     required = {
         parameter.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +36,7 @@ def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: values[key] for key in ("name", "epsilon") if values.get(key) is not None}
     registered = entry(str(values["name"]))
     parameters = {parameter.name for parameter in dataclasses.fields(registered.spec)} | {"bits"}
-    hints = typing.get_type_hints(registered.spec)
+    hints = checks.types_of(registered.spec)
     kept: dict[str, Any] = {"name": registered.name}
     for key in sorted(values):
         if key == "name" or values[key] is None:

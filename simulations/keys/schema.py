@@ -12,14 +12,14 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from fl_privquant.checks import nearest
+from fl_privquant.checks import nearest, types_of
 from fl_privquant.errors import InvalidSpecError
 from simulations.keys.encodings import renamed_key
 
 
 def build(kind: type, values: Mapping[str, Any], path: str = "") -> Any:
     """The dataclass with these values; ``path`` is what its keys begin with in error messages."""
-    hints = typing.get_type_hints(kind)
+    hints = types_of(kind)
     names = {declared.name for declared in dataclasses.fields(kind)}
     for key in values:
         if key not in names:
