@@ -134,12 +134,13 @@ def _refuse() -> None:
 
 WRONG_LAWS = {
     "loss at the starts of pieces only": (
-        "np.concatenate([self.start_rows, self.end_rows])",
-        "np.concatenate([self.start_rows])",
+        "np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0))\n"
+        "        smallest = np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))",
+        "self.start_rows.max(axis=0)\n        smallest = self.start_rows.min(axis=0)",
     ),
     "loss of the mean row": (
-        "smallest = self.rows.max(axis=0), self.rows.min(axis=0)",
-        "smallest = self.rows.max(axis=0), self.rows.mean(axis=0)",
+        "np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))",
+        "np.minimum(self.start_rows.mean(axis=0), self.end_rows.mean(axis=0))",
     ),
     "an impossible output costs nothing": (
         "if np.any(smallest[used] <= 0.0):\n            return math.inf",
