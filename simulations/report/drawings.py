@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -182,7 +181,8 @@ def _draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...]) -> Itera
         yield Drawing("laws", name, law.place, svg, figure)
 
 
-def _style() -> AbstractContextManager[None]:
+def _style() -> Any:
+    """The settings of matplotlib while a figure is drawn."""
     return pyplot().rc_context(_STYLE | {"font.family": font_families()})
 
 
