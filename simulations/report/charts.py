@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -147,11 +148,12 @@ def panels_of(chart: Chart, dimensions: tuple[Dimension, ...]) -> list[tuple[dic
     return panels
 
 
-def findings_of(study: Study) -> list[Chart]:
+@lru_cache(maxsize=1)
+def findings_of(study: Study) -> tuple[Chart, ...]:
     """A chart for each comparison that the verdict speaks of: one row per series, with its interval."""
     comparisons = comparisons_of(study)[:MOST_FINDINGS]
     charts = [_finding_chart(comparison, number) for number, comparison in enumerate(comparisons, start=1)]
-    return [chart for chart in charts if chart.curves]
+    return tuple(chart for chart in charts if chart.curves)
 
 
 def _finding_chart(comparison: Comparison, number: int) -> Chart:
@@ -194,7 +196,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
-def charts_of(study: Study) -> list[Chart]:
+@lru_cache(maxsize=1)
+def charts_of(study: Study) -> tuple[Chart, ...]:
     """All charts that the study has data for."""
     dimensions = dimensions_of(study)
     varied = {dimension.key for dimension in dimensions}
@@ -239,7 +242,7 @@ def charts_of(study: Study) -> list[Chart]:
             if _changes(study, column) and (by_round := _by_round(study, dimensions, column))
         ),
     ]
-    return [_with_floor_noted(study, chart) for chart in charts if chart.curves]
+    return tuple(_with_floor_noted(study, chart) for chart in charts if chart.curves)
 
 
 _POLICIES = (

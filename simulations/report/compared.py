@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -21,7 +22,8 @@ def verdict_of(study: Study) -> list[str]:
     return verdict(comparisons_of(study))
 
 
-def comparisons_of(study: Study) -> list[Comparison]:
+@lru_cache(maxsize=1)
+def comparisons_of(study: Study) -> tuple[Comparison, ...]:
     """The comparisons of a study, by setting and then by budget.
 
     Runs with a budget for the whole run are compared by accuracy with a trusted server; runs at an epsilon
@@ -29,7 +31,7 @@ def comparisons_of(study: Study) -> list[Comparison]:
     each other if a setting has no private runs.
     """
     if not study.runs:
-        return []
+        return ()
     runs = _tidy(study)
     comparisons: list[Comparison] = []
     for setting in study.settings:
@@ -44,7 +46,7 @@ def comparisons_of(study: Study) -> list[Comparison]:
         for epsilon, group in private[~private["whole_run"]].groupby("budget"):
             requested = PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
             comparisons.append(Comparison(f"{_release_words(group, requested)}{where}", ERROR, group))
-    return comparisons
+    return tuple(comparisons)
 
 
 def _by_quality(runs: pd.DataFrame, budget: str, baseline: str | None) -> Iterator[Comparison]:

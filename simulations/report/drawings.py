@@ -31,6 +31,7 @@ from simulations.report.charts import (
     shown,
     ticks_of,
 )
+from simulations.report.figure_font import FAMILY, font_families
 from simulations.report.marks import Mark, marks_of
 from simulations.report.study_data import Study
 from simulations.report.words import scientific
@@ -78,7 +79,7 @@ class Drawing:
     def save(self, folder: Path) -> None:
         """Write the files."""
         # Without its date a file is the same whenever it is drawn from the same rows.
-        with pyplot().rc_context(_STYLE):
+        with _style():
             for ending, metadata in (("pdf", {"CreationDate": None}), ("png", None)):
                 options = {"format": ending, "dpi": 180, "metadata": metadata}
                 path = folder / f"{self.name}.{ending}"
@@ -119,7 +120,7 @@ def laws_of(study: Study, dimensions: tuple[Dimension, ...]) -> tuple[list[Drawn
 def drawings_of(study: Study) -> list[Drawing]:
     """Every panel of every chart, and every law, of a study."""
     dimensions, marks = dimensions_of(study), marks_of(study.protects)
-    with pyplot().rc_context(_STYLE):
+    with _style():
         drawings = [
             drawing
             for chart in (*findings_of(study), *charts_of(study))
@@ -180,11 +181,26 @@ def _draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...]) -> Itera
         yield Drawing("laws", name, law.place, svg, figure)
 
 
+def _style() -> Any:
+    """The settings of matplotlib while a figure is drawn."""
+    return pyplot().rc_context(_STYLE | {"font.family": font_families()})
+
+
 def _new_figure(height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_INCHES[0], height), layout="constrained")
+    # The layout is computed from texts as an SVG has them, which is 72 dots per inch for matplotlib.
+    figure = Figure(figsize=(_INCHES[0], height), dpi=72)
+    FigureCanvasSVG(figure)
     return figure, figure.subplots()
+
+
+def _lay_out(figure: Any) -> None:
+    """Give axes and legends their places, once: figures with a layout engine are drawn twice for a file."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    ConstrainedLayoutEngine().execute(figure)
 
 
 def _row(axes: Any, chart: Chart, curve: Curve, row: int, mark: Mark) -> list[Any]:
@@ -279,7 +295,6 @@ def _add_title_and_legend(figure: Any, title: str, labelled: list[Any]) -> None:
     height = figure.get_figheight()
     whole = height + below + _TITLE_INCHES
     # Axes keep their layout: computing another one takes as long as drawing.
-    figure.set_layout_engine("none")
     figure.set_figheight(whole)
     for axes in figure.axes:
         box = axes.get_position()
@@ -298,10 +313,12 @@ def _svg(figure: Any, name: str, description: str, series: list[str]) -> str:
     under the pointer. Parts such as ``xtick`` are classes: as ids they would not be unique in the page.
     """
     buffer = io.StringIO()
+    _lay_out(figure)
     # Ids of clips and markers are hashes of what they are and of this name.
     with pyplot().rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
+    # The page is read where the figures' own font is not.
+    text = buffer.getvalue().replace(f"'{FAMILY}', ", "")
     box = re.search(r'viewBox="[^"]*"', text)
     content = re.sub(
         r"<defs>\s*<style.*?</style>\s*</defs>", "", text.partition("</metadata>")[2], flags=re.S

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -117,6 +118,7 @@ class Table:
         return f"% needs \\usepackage{{booktabs}}\n{text}"
 
 
+@lru_cache(maxsize=1)
 def privacy_table(study: Study) -> Table:
     """What a run costs a client in all, what a round costs, and what is certified for one coordinate."""
     levels = _levels(study)
@@ -162,6 +164,7 @@ def privacy_table(study: Study) -> Table:
     return Table("privacy", "Privacy of each mechanism", caption, rows)
 
 
+@lru_cache(maxsize=1)
 def summary_table(study: Study) -> Table:
     """The results of each mechanism: mean and interval over seeds."""
     rows, intervals = [], []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import COLOURS, colour_of
@@ -71,6 +73,19 @@ def test_bars_begin_at_zero_and_logarithmic_axes_say_so() -> None:
     for axis, scale in ((axes.xaxis, axes.get_xscale()), (axes.yaxis, axes.get_yscale())):
         assert scale == "log"
         assert axis.label.get_text().endswith("(log scale)")
+
+
+def test_a_figure_is_drawn_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, draw = [], Figure.draw
+    monkeypatch.setattr(
+        Figure, "draw", lambda figure, renderer: (drawn.append(figure), draw(figure, renderer))
+    )
+    points = pd.DataFrame({"x": [1.0], "mean": [5.0], "low": [4.8], "high": [5.2], "count": [3]})
+    chart = Chart("error", "T", "C", "round", "error", (Curve("optm", {}, points),))
+    (drawing,) = draw_chart(chart, (), marks_of({"optm": True}))
+    drawing.save(tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".pdf", ".png"}
+    assert drawn == [drawing.figure] * 3
 
 
 @given(st.floats(1e-6, 1e9))
