@@ -147,7 +147,8 @@ def preloaded(run_folder: Path) -> Iterator[Preloaded]:
 @pytest.fixture(scope="session")
 def preloaded_small(run_folder: Path) -> Iterator[Preloaded]:
     """Python that has loaded what a run without torch imports: the kernel copies it in a third of the time."""
-    modules = ["pandas", "pyarrow.parquet", "fl_privquant.flower.engines", "simulations.app"]
+    modules = ["pandas", "pyarrow.parquet", "scipy.stats", "fl_privquant.flower.engines", "simulations.app"]
+    modules += ["tests.loaded_loops"]
     environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}
     with Preloaded.shared(
         run_folder / "preloaded_small", modules, {}, environment, compared=["fl_privquant", "simulations"]
