@@ -146,7 +146,7 @@ def preloaded(run_folder: Path) -> Iterator[Preloaded]:
 
 @pytest.fixture(scope="session")
 def preloaded_small(run_folder: Path) -> Iterator[Preloaded]:
-    """Python that has loaded what a run without torch imports: the kernel copies it in a third of the time."""
+    """Python that has loaded what a run without torch imports: forked in a third of the time."""
     modules = ["pandas", "pyarrow.parquet", "scipy.stats", "fl_privquant.flower.engines", "simulations.app"]
     modules += ["tests.loaded_loops"]
     environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}

@@ -1,7 +1,7 @@
 """A process that kills runs: what :mod:`tests.adversary.test_kills` starts.
 
-It loads everything once and forks a child for each run that is killed, so that a kill and the run that goes on
-after it take a second and not half a minute. A child is killed by SIGKILL, either by itself at its k-th
+It loads everything once and forks a child for each run that is killed, so that a kill and the run that goes
+on after it take a second and not half a minute. A child is killed by SIGKILL, either by itself at its k-th
 operation on a file of the run, or by its parent after some time. Nothing ends the run that goes on, which is
 therefore one of the parent's own: it knows no more of the killed child than a new process would.
 
