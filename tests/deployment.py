@@ -43,11 +43,11 @@ _SCRIPTS = {
 }
 MODULES = (
     *(name.partition(":")[0] for name in _SCRIPTS.values()),
-    *("flwr.clientapp", "flwr.serverapp.strategy", "nacl.public", "cryptography.x509"),
+    *("flwr.clientapp", "flwr.serverapp.strategy", "nacl.public", "cryptography.x509", "httpcore"),
     *("numba", "pulp", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats"),
     # Optimizers import the last one when they are made.
     *("sklearn.datasets", "torch", "torch._dynamo"),
-    *("fl_privquant.flower", "fl_privquant.flower.engines.internals"),
+    *("fl_privquant.flower", "fl_privquant.flower.engines.internals", "tests.loaded_loops"),
 )
 """What all processes of a deployment have imported."""
 

@@ -104,9 +104,9 @@ def kill_runs(programs: Preloaded, output: Path, config: dict[str, Any], **asked
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded: Preloaded) -> None:
+def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded_small: Preloaded) -> None:
     # Secure aggregation writes the same files: there, every third operation, and all after the last round.
-    kill_runs(preloaded, tmp_path, {**MEAN, "secagg": {"enabled": secure}}, stride=3 if secure else 1)
+    kill_runs(preloaded_small, tmp_path, {**MEAN, "secagg": {"enabled": secure}}, stride=3 if secure else 1)
     operations = json.loads((tmp_path / "operations.json").read_text())
     whole = Outcome.of(tmp_path / "whole")
     # The last one is the checkpoint of a finished run that is deleted.
@@ -186,7 +186,7 @@ def test_a_disk_that_fills_up_at_every_write(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("kills", [{"instants": 8, "seed": 3}, {"stride": 3, "kills": 2}], ids=str)
 def test_a_budget_holds_whatever_is_killed(
-    kills: dict[str, int], tmp_path: Path, preloaded: Preloaded
+    kills: dict[str, int], tmp_path: Path, preloaded_small: Preloaded
 ) -> None:
     """Two rounds of 21 coordinates at epsilon 1 are allowed: killed runs may end earlier, never above.
 
@@ -199,7 +199,7 @@ def test_a_budget_holds_whatever_is_killed(
         "privacy": {"budget": budget},
         "secagg": {"enabled": False},
     }
-    kill_runs(preloaded, tmp_path, config, **kills)
+    kill_runs(preloaded_small, tmp_path, config, **kills)
     runs = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "warm"]
     rounds = set()
     for run in runs:

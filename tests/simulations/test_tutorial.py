@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.preloaded import Preloaded
 
 jupytext = pytest.importorskip("jupytext")
 matplotlib = pytest.importorskip("matplotlib")
@@ -47,8 +50,12 @@ def test_the_notebook_names_no_machine() -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tutorial_runs_and_learns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, preloaded: Preloaded
+) -> None:
     matplotlib.use("Agg")
+    # Its sweep is a process of its own, which need not import everything again.
+    monkeypatch.setattr(sys, "executable", preloaded.python)
     names = runpy.run_path(str(SOURCE))
     import matplotlib.pyplot as plt
 
