@@ -154,9 +154,10 @@ class _PoissonBinomial:
         """
         loss = _bits_loss(self.trials, self.theta)
         others = (self.num_honest - 1) * self.trials
+        kept: _Binomials = {}
         values = []
         for rate in _RATES:
-            cut, kept = _cut(loss, rate + 1.0), {}
+            cut = _cut(loss, rate + 1.0)
             first = _bits(self.trials, others, self.theta, cut, kept)
             second = _bits(0, others + self.trials, self.theta, cut, kept)
             # Room for rounding: for all cases the same laws are computed in another order.
