@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from typing import Any
 
 import fl_privquant as pq
@@ -19,8 +20,12 @@ def spec_fields(name: str) -> set[str]:
     return {each.name for each in dataclasses.fields(entry(name).spec)}
 
 
+@cache
 def typical(name: str, epsilon: float = 1.0, **parameters: Any) -> Any:
-    """The mechanism of that name with an epsilon, if it takes one, and those parameters that it takes."""
+    """The mechanism of that name with an epsilon, if it takes one, and those parameters that it takes.
+
+    Mechanisms cannot be changed, so that tests share them: to read a design from the disk takes milliseconds.
+    """
     fields = spec_fields(name)
     wanted = {"epsilon": epsilon, **parameters}
     if "run_epsilon" in fields:

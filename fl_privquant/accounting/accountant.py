@@ -260,6 +260,10 @@ def _smallest(
             continue
         if by is not _By.COORDINATES and not any(_applies(release, way, refine) for release, _ in releases):
             continue
+        if by is _By.THEOREM and _is_surely_above(
+            _FAR * min(rough for rough, *_ in ways), releases, way, delta
+        ):
+            continue
         counted = [_part(release, count, way, delta, refine) for release, count in releases]
         parts = _merged(part for part, _ in counted)
         names = sorted({name for _, name in counted if name})
@@ -280,6 +284,20 @@ def _smallest(
                 assumed += (_NOT_CHOSEN,)
             bounds.append((Bound(bound.epsilon, _method(bound, names)), assumed))
     return min(bounds, key=lambda stated: stated[0].epsilon)
+
+
+def _is_surely_above(limit: float, releases: list[tuple[Release, int]], way: _Way, delta: float) -> bool:
+    """Whether the quick total of releases counted in this way is known to be above the limit.
+
+    It is then not needed, and what it would take long to compute for it is not either.
+    """
+    parts = []
+    for release, count in releases:
+        losses = _whole_losses(release, way)
+        if release.view.sampled is not None or len(losses) != 1 or losses[0].at_least is None:
+            return False
+        parts.append(Part(losses[0].at_least, losses[0].count * count))
+    return composed_epsilon(_merged(parts), delta, refine=False).epsilon > limit
 
 
 def _at_rate(release: Release, count: int, delta: float, rate: float) -> Part:

@@ -102,12 +102,9 @@ class DistributionDensity(Density):
 
     def quadrature(self, breaks: Floats) -> tuple[Floats, Floats]:
         # Quantiles are further break points: a narrow density needs nodes where its mass is.
-        quantiles = self.distribution.ppf(_PANEL_SHARES)
-        inside = quantiles[(quantiles > -1.0) & (quantiles < 1.0)]
-        panels = np.unique(np.concatenate([breaks, inside, np.linspace(-1.0, 1.0, 17)]))
+        panels = np.unique(np.concatenate([breaks, self._own_breaks]))
         nodes, widths = _panels(panels, _SMOOTH_NODES, _SMOOTH_WEIGHTS)
-        weights = widths * self.distribution.pdf(nodes)
-        ends = np.array([self.distribution.cdf(-1.0), self.distribution.sf(1.0)], dtype=np.float64)
+        weights, ends = widths * self.distribution.pdf(nodes), self._ends
         if not (np.all(np.isfinite(weights)) and np.all(np.isfinite(ends))):
             raise InvalidSpecError(
                 "density: its pdf is not finite on [-1, 1]; give a continuous scipy.stats "
@@ -122,6 +119,18 @@ class DistributionDensity(Density):
         nodes = np.concatenate([[-1.0], nodes, [1.0]])
         weights = np.concatenate([ends[:1], weights, ends[1:]]) / total
         return nodes, weights
+
+    @cached_property
+    def _own_breaks(self) -> Floats:
+        """Break points of every quadrature: quantiles, and a few equidistant ones."""
+        quantiles = self.distribution.ppf(_PANEL_SHARES)
+        inside = quantiles[(quantiles > -1.0) & (quantiles < 1.0)]
+        return np.concatenate([inside, np.linspace(-1.0, 1.0, 17)])
+
+    @cached_property
+    def _ends(self) -> Floats:
+        """(2,) the masses outside of [-1, 1]."""
+        return np.array([self.distribution.cdf(-1.0), self.distribution.sf(1.0)], dtype=np.float64)
 
     def describe(self) -> str:
         frozen = self.distribution

@@ -232,20 +232,23 @@ def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: floa
     return weights
 
 
-def log_ratio_upper(numerator: int, denominator: int) -> float:
-    """The smallest float that is certainly >= log(numerator / denominator).
+def log_ratio_upper(numerator: int, denominator: int, power: int = 1) -> float:
+    """The smallest float that is certainly >= ``power`` * log(numerator / denominator).
 
     >>> log_ratio_upper(1, 1), log_ratio_upper(1, 0)
     (0.0, inf)
+    >>> log_ratio_upper(3, 2, 100) == log_ratio_upper(3**100, 2**100)
+    True
     """
     if denominator == 0:
         return math.inf
     if numerator == denominator:
         return 0.0
     with localcontext() as context:
-        context.prec = 50
-        # Each operation is correctly rounded at 50 digits; one more unit in the 45th covers them all.
-        return rounded_up((Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45)
+        # Each operation is correctly rounded at 50 digits, or at 60 if the result has up to 10 digits before
+        # the point; one more unit in the 45th place covers them all.
+        context.prec = 50 if power == 1 else 60
+        return rounded_up(power * (Decimal(numerator) / Decimal(denominator)).ln() + Decimal(10) ** -45)
 
 
 def rounded_up(exact: Fraction | Decimal) -> float:

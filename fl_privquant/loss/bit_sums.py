@@ -22,7 +22,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,6 +44,8 @@ _BINOMIAL = 1e-11
 # Covers the rounding of binomial probabilities, which are right to some 11 digits.
 _FLOAT_ROOM = 1.0 + 1e-7
 _SMALL = 1e-4
+# Takes the rounding of a divergence off it.
+_BELOW = 1.0 - 1e-6
 # The most bits in a sum for which all cases are computed, which takes about a second for all orders.
 _MOST_BITS = 1024
 _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -106,7 +108,8 @@ def poisson_binomial_losses(
     counted = min(num_honest, _MOST_BITS // trials)
     if counted < 2 or not 0.0 < theta < 0.5:
         return []
-    return [NamedLoss(_poisson_binomial(trials, theta, counted, epsilon), "poisson binomial", dimension)]
+    loss = _poisson_binomial(trials, theta, counted, epsilon)
+    return [NamedLoss(loss, "poisson binomial", dimension, at_least=loss.at_least)]
 
 
 def theta_of_two_levels(table: CertifiedTable) -> float:
@@ -119,12 +122,50 @@ def theta_of_two_levels(table: CertifiedTable) -> float:
     return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
 
 
-@lru_cache(maxsize=64)
-def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: float) -> ChordMoments:
-    kept: _Binomials = {}
-    # The largest order first: it needs the widest range of the binomial laws.
-    falling = [rate * aggregate_renyi(trials, theta, num_honest, rate + 1.0, kept) for rate in _RATES[::-1]]
-    return ChordMoments(np.array(_RATES), np.array(falling[::-1]), max_loss)
+@dataclass(frozen=True, eq=False)
+class _PoissonBinomial:
+    """Moments by the theorem, which are computed when they are asked for: that takes up to a second."""
+
+    trials: int
+    theta: float
+    num_honest: int
+    max_loss: float
+    infinity: float = 0.0
+
+    def log_moment(self, rate: float) -> float:
+        """Upper bound of log E exp(rate * loss)."""
+        return self._all_cases.log_moment(rate)
+
+    @cached_property
+    def _all_cases(self) -> ChordMoments:
+        kept: _Binomials = {}
+        # The largest order first: it needs the widest range of the binomial laws.
+        falling = [
+            rate * aggregate_renyi(self.trials, self.theta, self.num_honest, rate + 1.0, kept)
+            for rate in _RATES[::-1]
+        ]
+        return ChordMoments(np.array(_RATES), np.array(falling[::-1]), self.max_loss)
+
+    @cached_property
+    def at_least(self) -> ChordMoments:
+        """Moments that those of all cases are not below: those of one case, which is quick to compute.
+
+        In that case all bits of the other clients are as at -1.
+        """
+        loss = _bits_loss(self.trials, self.theta)
+        others = (self.num_honest - 1) * self.trials
+        kept: _Binomials = {}
+        values = []
+        for rate in _RATES:
+            cut = _cut(loss, rate + 1.0)
+            first = _bits(self.trials, others, self.theta, cut, kept)
+            second = _bits(0, others + self.trials, self.theta, cut, kept)
+            # Room for rounding: for all cases the same laws are computed in another order.
+            values.append(rate * _divergence(first, second, loss, rate + 1.0) * _BELOW)
+        return ChordMoments(np.array(_RATES), np.array(values), self.max_loss)
+
+
+_poisson_binomial = lru_cache(maxsize=64)(_PoissonBinomial)
 
 
 def aggregate_renyi(
@@ -159,7 +200,7 @@ def aggregate_renyi(
         )
     checks.inside("order", order, "(1, inf)")
     checks.inside("theta", theta, "(0, 0.5)")
-    loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
+    loss = _bits_loss(trials, theta)
     # For every N, compare the sum with N bits as at 1 to the sum with N + trials such bits.
     earlier: deque[_Sum] = deque(maxlen=trials)
     worst = 0.0
@@ -168,6 +209,10 @@ def aggregate_renyi(
             worst = max(worst, _divergence(later, earlier[0], loss, order))
         earlier.append(later)
     return worst
+
+
+def _bits_loss(trials: int, theta: float) -> float:
+    return trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
 
 
 class _Sum(NamedTuple):

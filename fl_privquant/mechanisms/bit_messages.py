@@ -12,14 +12,13 @@ the clip. Updates outside of the ball are moved to its surface, as for every mec
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fl_privquant import checks
-from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints
+from fl_privquant.array_types import Array, ArrayLike, Bits, Floats, Ints
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.law.density import Density
 from fl_privquant.mechanisms.continuous import open_uniforms
@@ -32,22 +31,23 @@ SEED_BITS = 64
 _LENGTH_BITS = 64
 
 
-def bits_of(number: int, count: int) -> list[int]:
-    """The lowest ``count`` bits of a number, the lowest first.
+def bits_of(number: int, count: int) -> Bits:
+    """(count,) the lowest bits of a number below 2^count, the lowest first.
 
     >>> bits_of(6, 4)
-    [0, 1, 1, 0]
+    array([0, 1, 1, 0], dtype=uint8)
     """
-    return [number >> place & 1 for place in range(count)]
+    as_bytes = np.frombuffer(number.to_bytes(-(-count // 8), "little"), dtype=np.uint8)
+    return np.unpackbits(as_bytes, count=count, bitorder="little")
 
 
-def number_of(bits: Sequence[int]) -> int:
+def number_of(bits: Array) -> int:
     """The number with these bits, the lowest first.
 
-    >>> number_of([0, 1, 1, 0])
+    >>> number_of(np.array([0, 1, 1, 0]))
     6
     """
-    return sum(bit << place for place, bit in enumerate(bits))
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
 
 class SeededVectorMechanism(ResponseMechanism):
@@ -70,20 +70,21 @@ class SeededVectorMechanism(ResponseMechanism):
     def message_size(self) -> int:
         return SEED_BITS + self.repeats * self.answer_bits
 
-    def _draw(self, x: Floats, source: Continuation) -> list[int]:
+    def _draw(self, x: Floats, source: Continuation) -> Bits:
         seed = source.below(1 << SEED_BITS)
-        message = bits_of(seed, SEED_BITS)
-        for draw in range(self.repeats):
-            message += bits_of(self._answer(x, seed, draw, source), self.answer_bits)
-        return message
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._checked_message(indices).tolist()
-        seed = number_of(bits[:SEED_BITS])
-        total = np.zeros(self.dimension)
+        message = seed
         for draw in range(self.repeats):
             first = SEED_BITS + draw * self.answer_bits
-            total += self._reported(number_of(bits[first : first + self.answer_bits]), seed, draw)
+            message |= self._answer(x, seed, draw, source) << first
+        return bits_of(message, self.message_size)
+
+    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
+        message = number_of(self._checked_message(indices))
+        seed = message & ((1 << SEED_BITS) - 1)
+        total = np.zeros(self.dimension)
+        for draw in range(self.repeats):
+            answer = message >> SEED_BITS + draw * self.answer_bits & ((1 << self.answer_bits) - 1)
+            total += self._reported(answer, seed, draw)
         return np.asarray(self._scale(clip) * total)
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +37,7 @@ import numpy as np
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.bit_messages import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.sphere import mean_projection, normal_numbers
+from fl_privquant.mechanisms.sphere import FEW_NUMBERS, euclidean_norm, mean_projection, normal_numbers
 from fl_privquant.mechanisms.vector import (
     MAX_REPEATS,
     AxisMechanism,
@@ -88,7 +89,7 @@ class CldpL2Mechanism(SeededVectorMechanism, kind="cldp_l2"):
         return self._gain / mean_projection(self.dimension)
 
     def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
-        length = float(np.linalg.norm(x))
+        length = euclidean_norm(x)
         side = math.copysign(length, float(direction(seed, draw, self.dimension) @ x))
         positive = happens(0.5 * (1.0 + side), source)
         return respond(0 if positive else 1, self._weights, source)
@@ -108,9 +109,19 @@ def direction(seed: int, draw: int, dimension: int) -> Floats:
     """The unit vector of a draw that belongs to a seed: uniform on the sphere if the seed is uniform.
 
     numpy's normal numbers are not used, because they may change with its version, and client and server must
-    get the same numbers.
+    get the same numbers. The array is read only. Short ones are kept for a while, as
+    :func:`~fl_privquant.mechanisms.sphere.orthonormal_rows` does.
     """
+    return (_kept_direction if dimension <= FEW_NUMBERS else _direction)(seed, draw, dimension)
+
+
+def _direction(seed: int, draw: int, dimension: int) -> Floats:
     address = seed.to_bytes(SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
     key = hashlib.sha256(_DOMAIN + address).digest()
     normals = normal_numbers(RandomStream(key, simulated=True), dimension)
-    return np.asarray(normals / np.linalg.norm(normals))
+    unit = np.asarray(normals / euclidean_norm(normals))
+    unit.flags.writeable = False
+    return unit
+
+
+_kept_direction = lru_cache(maxsize=64)(_direction)

@@ -66,10 +66,10 @@ class DriveMechanism(LengthQuantizer, kind="drive"):
         total = float(np.abs(rotated).sum())
         length = float(x @ x) / total if total else 0.0
         signs = (rotated < 0.0).astype(np.uint8)
-        return length, np.concatenate([np.array(bits_of(seed, SEED_BITS), dtype=np.uint8), signs])
+        return length, np.concatenate([bits_of(seed, SEED_BITS), signs])
 
     def _estimate(self, length: float, bits: Bits) -> Floats:
-        seed = number_of(bits[:SEED_BITS].tolist())
+        seed = number_of(bits[:SEED_BITS])
         signs = 1.0 - 2.0 * bits[SEED_BITS:].astype(np.float64)
         return np.asarray(length * self._unrotate(signs, seed))
 

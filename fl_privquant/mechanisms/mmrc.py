@@ -70,7 +70,7 @@ class MmrcMechanism(CodebookMechanism, kind="mmrc"):
         inside, outside = self._weights
         others = self.levels - 1
         most, least = inside * (others * inside + outside), outside * (inside + others * outside)
-        return log_ratio_upper(most**self.repeats, least**self.repeats)
+        return log_ratio_upper(most, least, self.repeats)
 
     @cached_property
     def height(self) -> float:

@@ -51,6 +51,7 @@ from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.sphere import (
     best_height,
     cap_mean,
+    euclidean_norm,
     mean_projection,
     normal_numbers,
     orthonormal_rows,
@@ -103,8 +104,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
 
     @property
     def output_norm(self) -> float:
-        low, _ = cap_share_bounds(self.height, self.drawn_coordinates)
-        share, inside = float(low), self._weights[0] / CHANCES
+        share, inside = self._share, self._weights[0] / CHANCES
         outside = self._weights[1] / CHANCES
         density = inside / share - outside / (1.0 - share)
         mean = density * float(cap_mean(np.array(self.height), self.drawn_coordinates))
@@ -117,6 +117,11 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
     def height(self) -> float:
         """The least inner product with the update's direction in the cap."""
         return best_height(self.claimed_epsilon / self.repeats, self.drawn_coordinates)
+
+    @cached_property
+    def _share(self) -> float:
+        """A lower bound of the measure of the cap."""
+        return float(cap_share_bounds(self.height, self.drawn_coordinates)[0])
 
     @cached_property
     def _weights(self) -> tuple[int, int]:
@@ -138,14 +143,14 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
         share = Fraction(cap_share_bounds(self.height, self.drawn_coordinates)[0])
         inside, outside = self._weights
         dense = inside * (share.denominator - share.numerator)
-        return log_ratio_upper(dense**self.repeats, (outside * share.numerator) ** self.repeats)
+        return log_ratio_upper(dense, outside * share.numerator, self.repeats)
 
     @property
     def message_size(self) -> int:
         return (_SEED_WORDS if self.projected else 0) + self.repeats * self.drawn_coordinates
 
     def _draw(self, x: Floats, source: Continuation) -> NDArray[np.uint32]:
-        length = float(np.linalg.norm(x))
+        length = euclidean_norm(x)
         words, seed = [], 0
         if self.projected:
             seed = source.below(1 << SEED_BITS)
@@ -155,7 +160,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
             seen = x
             if self.projected:
                 seen = orthonormal_rows(seed, draw, self.drawn_coordinates, self.dimension) @ x
-            norm = float(np.linalg.norm(seen))
+            norm = euclidean_norm(seen)
             # A zero update has no direction; any direction serves, because its sign is a fair coin.
             centre = sign / norm * seen if norm else np.eye(1, seen.size)[0] * sign
             words.append(self._near(centre, source).astype("<f4").view("<u4"))
@@ -163,7 +168,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
 
     def _near(self, centre: Floats, source: Continuation) -> Floats:
         """A unit vector from the cap around a unit vector, or from the rest of the sphere."""
-        share = float(cap_share_bounds(self.height, centre.size)[0])
+        share = self._share
         uniform = (source.below(_UNIFORMS) + 0.5) / _UNIFORMS
         if source.below(CHANCES) < self._weights[0]:
             along = projection_above(share * uniform, centre.size)
@@ -172,7 +177,7 @@ class PrivUnitMechanism(ResponseMechanism, kind="privunit"):
         stream = RandomStream(source.below(1 << 256).to_bytes(32, "little"), simulated=True)
         across = normal_numbers(stream, centre.size)
         across -= (across @ centre) * centre
-        norm = float(np.linalg.norm(across))
+        norm = euclidean_norm(across)
         return along * centre + (math.sqrt(1.0 - along**2) / norm * across if norm else 0.0)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:

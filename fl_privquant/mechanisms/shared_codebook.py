@@ -58,7 +58,14 @@ from fl_privquant.array_types import Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.sphere import RandomCodebook, largest_sum, privunit_squared_error, upper_mean
+from fl_privquant.mechanisms.sphere import (
+    RandomCodebook,
+    codebook_of,
+    euclidean_norm,
+    largest_sum,
+    privunit_squared_error,
+    upper_mean,
+)
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens
 from fl_privquant.mechanisms.wish import Wish
 from fl_privquant.sampling.stream import Continuation
@@ -141,16 +148,16 @@ class CodebookMechanism(SeededVectorMechanism):
         return share
 
     def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
-        length = float(np.linalg.norm(x))
+        length = euclidean_norm(x)
         sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
         direction = sign / length * x if length else x
-        near = self._near(RandomCodebook(seed, draw, self.dimension), direction)
+        near = self._near(codebook_of(seed, draw, self.dimension), direction)
         return subset_response(near, self.levels, self._weights, source)
 
     def _reported(self, answer: int, seed: int, draw: int) -> Floats:
         if answer >= self.levels:
             raise CodeOverflowError(f"message: index {answer} is outside 0..{self.levels - 1}")
-        return RandomCodebook(seed, draw, self.dimension).codeword(answer)
+        return codebook_of(seed, draw, self.dimension).codeword(answer)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

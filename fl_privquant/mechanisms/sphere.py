@@ -29,8 +29,8 @@ _AT_ONCE = 1 << 21
 _MOST_EXPONENT = 700.0
 _GRID = 2001
 _TRAPEZOIDS = 4001
-# Orthonormal vectors are kept for a while if they have no more numbers than this in all.
-_FEW_NUMBERS = 1 << 12
+FEW_NUMBERS = 1 << 12
+"""Vectors of a seed are kept for a while if they have no more numbers than this in all."""
 
 
 def cap_share(height: Floats, dimension: int) -> Floats:
@@ -158,7 +158,7 @@ class RandomCodebook:
     def codeword(self, index: int) -> Floats:
         """(dimension,) the unit vector at an index."""
         normals = self.normals(index, 1)[0].astype(np.float64)
-        return np.asarray(normals / np.linalg.norm(normals))
+        return np.asarray(normals / euclidean_norm(normals))
 
     def projections(self, levels: int, x: Floats) -> Floats:
         """(levels,) the inner products of the codewords with ``x``."""
@@ -172,13 +172,19 @@ class RandomCodebook:
         return products
 
 
+@lru_cache(maxsize=64)
+def codebook_of(seed: int, draw: int, dimension: int) -> RandomCodebook:
+    """The codebook of a draw, kept for a while: a simulation encodes and decodes with the same one."""
+    return RandomCodebook(seed, draw, dimension)
+
+
 def orthonormal_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
     """(count, dimension) orthonormal vectors derived from a seed, with a law that no rotation changes.
 
     The array is read only. Small arrays are kept for a while, because a simulation encodes and decodes with
     the same vectors.
     """
-    small = count * dimension <= _FEW_NUMBERS
+    small = count * dimension <= FEW_NUMBERS
     return (_kept_rows if small else _rows)(seed, draw, count, dimension)
 
 
@@ -200,7 +206,15 @@ def normal_numbers(stream: RandomStream, count: int) -> Floats:
     uniforms = open_uniforms(stream.words(2 * pairs)).reshape(pairs, 2)
     radius = np.sqrt(-2.0 * np.log(uniforms[:, 0]))
     angle = 2.0 * math.pi * uniforms[:, 1]
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[:count]
+    normals = np.empty((pairs, 2))
+    np.multiply(radius, np.cos(angle), out=normals[:, 0])
+    np.multiply(radius, np.sin(angle), out=normals[:, 1])
+    return normals.reshape(-1)[:count]
+
+
+def euclidean_norm(vector: Floats) -> float:
+    """The norm of a vector: the number that numpy's function gives, which takes longer for short vectors."""
+    return math.sqrt(float(vector @ vector))
 
 
 def projection_above(share: float, dimension: int) -> float:

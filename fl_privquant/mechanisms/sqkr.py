@@ -35,7 +35,7 @@ from fl_privquant import checks
 from fl_privquant.array_types import Floats
 from fl_privquant.mechanisms.bit_messages import SeededVectorMechanism, bits_of, number_of
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.sphere import mean_projection, orthonormal_rows
+from fl_privquant.mechanisms.sphere import euclidean_norm, mean_projection, orthonormal_rows
 from fl_privquant.mechanisms.vector import PrivateVectorSpec, happens, respond
 from fl_privquant.sampling.stream import Continuation
 
@@ -84,19 +84,19 @@ class SqkrMechanism(SeededVectorMechanism, kind="sqkr"):
         return self.sampled
 
     def _answer(self, x: Floats, seed: int, draw: int, source: Continuation) -> int:
-        positive = happens(0.5 * (1.0 + float(np.linalg.norm(x))), source)
+        positive = happens(0.5 * (1.0 + euclidean_norm(x)), source)
         frame = orthonormal_rows(seed, draw, self.sampled, self.dimension)
         negative = (frame @ x < 0.0) ^ (not positive)
-        return respond(number_of([int(bit) for bit in negative]), self._weights, source)
+        return respond(number_of(negative), self._weights, source)
 
     def _reported(self, answer: int, seed: int, draw: int) -> Floats:
-        signs = 1.0 - 2.0 * np.array(bits_of(answer, self.sampled))
+        signs = 1.0 - 2.0 * bits_of(answer, self.sampled)
         return np.asarray(signs @ orthonormal_rows(seed, draw, self.sampled, self.dimension))
 
     def _scale(self, clip: float) -> float:
         # Signed orthonormal vectors, as many as are sampled, add up to a vector of this length.
         length = math.sqrt(self.sampled)
-        return checks.positive("clip", clip) * (self.output_norm / (length * self.repeats))
+        return checks.positive("clip", clip) * (self._draw_norm / (length * self.repeats))
 
 
 register("sqkr", SqkrSpec, 196, "#bc6c25")(SqkrMechanism.of)

@@ -207,7 +207,7 @@ class VectorMechanism(Mechanism):
         inputs = self._in_ball(x, clip)
         stream = rng if rng is not None else RandomStream.secure()
         source = Continuation(stream, stream.reserve(1))
-        return np.array(self._draw(inputs, source), dtype=code_type(self.message_bits))
+        return np.asarray(self._draw(inputs, source), dtype=code_type(self.message_bits))
 
     @abstractmethod
     def _draw(self, x: Floats, source: Continuation) -> ArrayLike:
@@ -229,7 +229,7 @@ class VectorMechanism(Mechanism):
             if largest == 0.0:
                 return inputs
             direction = inputs / largest
-            length = float(np.linalg.norm(direction))
+            length = math.sqrt(float(direction @ direction))
             return np.asarray(direction * (min(largest / clip * length, 1.0) / length))
 
     def _checked_message(self, indices: ArrayLike) -> Ints:
@@ -239,7 +239,7 @@ class VectorMechanism(Mechanism):
                 f"message: {message.dtype} of shape {message.shape}, expected {self.message_size} integers"
             )
         largest = self._largest
-        if int(message.min()) < 0 or int(message.max()) > largest:
+        if int(message.max()) > largest or (message.dtype.kind == "i" and int(message.min()) < 0):
             raise CodeOverflowError(
                 f"message: {int(message.min())}..{int(message.max())} is outside 0..{largest}"
             )
@@ -265,7 +265,7 @@ class ResponseMechanism(VectorMechanism):
         if not self.private:
             return math.inf
         common, rare = self._weights
-        return log_ratio_upper(common**self.repeats, rare**self.repeats)
+        return log_ratio_upper(common, rare, self.repeats)
 
     @property
     def num_answers(self) -> int:
@@ -320,7 +320,12 @@ class ResponseMechanism(VectorMechanism):
 
     def _scale(self, clip: float) -> float:
         """The factor that turns the sum of the draws' reports into the estimate of the update."""
-        return checks.positive("clip", clip) * self.output_norm / self.repeats
+        return checks.positive("clip", clip) * self._draw_norm / self.repeats
+
+    @cached_property
+    def _draw_norm(self) -> float:
+        """The output norm, computed once."""
+        return self.output_norm
 
 
 class AxisMechanism(ResponseMechanism):

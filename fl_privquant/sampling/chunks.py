@@ -136,8 +136,11 @@ def checked_inputs(x: ArrayLike) -> Floats:
     """The inputs in double precision, for encoders that need them all at once, if they are finite floats."""
     array = np.asarray(x)
     _check_type(array.dtype)
-    with np.errstate(over="ignore"):
-        inputs = array.astype(np.float64)
+    if array.dtype == np.float64:
+        inputs = array.copy()
+    else:
+        with np.errstate(over="ignore"):
+            inputs = array.astype(np.float64)
     check_finite_inputs(inputs)
     return inputs
 

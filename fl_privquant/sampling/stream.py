@@ -144,9 +144,7 @@ class WordReader:
         """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
             raise InvalidSpecError(f"out: {out.ndim}-d {out.dtype}, expected a contiguous vector of uint64")
-        if out.size > self._left:
-            raise InvalidSpecError(f"out: {out.size} words, with {self._left} left of the stream's 2^129")
-        self._left -= out.size
+        self._take(out.size)
         if out.size == 0:
             return
         target = out.view(np.uint8).data
@@ -155,6 +153,16 @@ class WordReader:
             self._encryptor.update_into(_ZEROS[: len(part)], part)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
+
+    def integer(self, count: int) -> int:
+        """The next ``count`` words as one integer, the first word lowest; for a few words at a time."""
+        self._take(count)
+        return int.from_bytes(self._encryptor.update(_ZEROS[: count * _WORD_BYTES]), "little")
+
+    def _take(self, count: int) -> None:
+        if count > self._left:
+            raise InvalidSpecError(f"out: {count} words, with {self._left} left of the stream's 2^129")
+        self._left -= count
 
 
 def continuation_address(word: int) -> int:
@@ -170,8 +178,7 @@ class Continuation:
     """Uniform integers from the words that belong to one word of a stream."""
 
     def __init__(self, stream: RandomStream, word: int) -> None:
-        self._stream = stream
-        self._address = continuation_address(word)
+        self._reader = stream.reader(continuation_address(word))
         self._pool = 0
         self._pool_bits = 0
 
@@ -188,8 +195,5 @@ class Continuation:
                 return drawn
 
     def _refill(self) -> None:
-        words = np.empty(_WORDS_AT_ONCE, dtype=np.uint64)
-        self._stream.fill(words, self._address)
-        self._address += words.size
-        self._pool |= int.from_bytes(words.astype("<u8").tobytes(), "little") << self._pool_bits
-        self._pool_bits += 64 * words.size
+        self._pool |= self._reader.integer(_WORDS_AT_ONCE) << self._pool_bits
+        self._pool_bits += 8 * _WORD_BYTES * _WORDS_AT_ONCE

@@ -15,6 +15,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Norms, Release, View
 from fl_privquant.law.lattice import LatticeLaw, coarse_count, convolve, power
 from fl_privquant.law.table import CertifiedTable
+from fl_privquant.loss import bit_sums
 from fl_privquant.loss.blanket import blanket_loss
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.dominating import dominating_loss
@@ -217,6 +218,36 @@ def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, cli
             for rate in (0.1, 0.3, 1.0, 3.0, 11.0, 40.0):
                 exact = math.log(float((p ** (rate + 1.0) * q**-rate).sum()))
                 assert exact <= theorem.loss.log_moment(rate) + 1e-9
+
+
+@pytest.mark.parametrize(("trials", "clients"), [(1, 2), (1, 50), (3, 20), (15, 8)])
+@pytest.mark.parametrize("epsilon", [0.3, 6.0])
+def test_one_case_of_the_theorem_is_not_above_all_cases(trials: int, clients: int, epsilon: float) -> None:
+    mechanism = pq.design("pbm", epsilon=epsilon, levels=trials + 1)
+    (theorem,) = mechanism.update_losses(NO_NORMS, 1, View(clients))
+    for rate in np.geomspace(1e-3, 1e2, 40):
+        one_case, all_cases = (loss.log_moment(rate) for loss in (theorem.at_least, theorem.loss))
+        assert 0.2 * all_cases < one_case <= all_cases
+
+
+def test_the_theorem_is_not_computed_where_one_case_is_far_above_another_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mechanism = pq.design("pbm", levels=4, theta=0.2)
+    release = Release(mechanism, 10_000, View(41), Norms(l2=5.0))
+    expected = Accountant({release: 3}).statement(1e-5)
+
+    def refused(*args: object) -> float:
+        raise AssertionError("the theorem was computed")
+
+    monkeypatch.setattr(bit_sums, "aggregate_renyi", refused)
+    again = pq.design("pbm", levels=4, theta=0.2001)
+    stated = Accountant({Release(again, 10_000, View(41), Norms(l2=5.0)): 3}).statement(1e-5)
+    assert stated.method == expected.method
+    assert stated.epsilon == pytest.approx(expected.epsilon, rel=0.01)
+    # Without a norm the theorem may decide, and is computed.
+    with pytest.raises(AssertionError, match="the theorem was computed"):
+        Accountant({Release(pq.design("pbm", levels=2, epsilon=1.01), 650, View(20)): 1}).statement(1e-5)
 
 
 def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:

@@ -53,6 +53,7 @@ A, B, C, D, E = HONEST
 CALLED_DEAD: Mapping[int, set[int]] = {A: {B, C}, B: {A, C}, C: {B}, D: {A, B}, E: {A, C}, CORRUPT: set()}
 IDENTITIES = {i: Ed25519PrivateKey.generate() for i in CLIENTS}
 KNOWN = {i: key.public_key().public_bytes_raw() for i, key in IDENTITIES.items()}
+LAST_ROUNDS: dict[int, ClientRound] = {}
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,11 @@ class Server:
         self.round_id = RoundId(new_session(), 1)
         invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
         self.digest = keys.digest(invitation)
-        self.clients = {i: ClientRound.join(invitation, i, self.policies[i]) for i in CLIENTS}
+        # A client keeps the keys of its identity from round to round, here from game to game.
+        self.clients = {
+            i: ClientRound.join(invitation, i, self.policies[i], LAST_ROUNDS.get(i)) for i in CLIENTS
+        }
+        LAST_ROUNDS.update(self.clients)
         self.second: RosterEntry | None = None
 
     def each(self, answer: Callable[[int], None]) -> None:

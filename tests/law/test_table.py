@@ -24,13 +24,14 @@ def two_point(first: list[int], second: list[int]) -> CertifiedTable:
     return CertifiedTable(BOOK, np.array([first, second]), np.array([0]), np.array([1]))
 
 
-@given(top=st.integers(1, 2**32), bottom=st.integers(1, 2**32))
-def test_log_ratio_is_rounded_up_by_less_than_two_ulps(top: int, bottom: int) -> None:
+@given(top=st.integers(1, 2**32), bottom=st.integers(1, 2**32), power=st.sampled_from([1, 2, 37, 1024]))
+def test_log_ratio_is_rounded_up_by_less_than_two_ulps(top: int, bottom: int, power: int) -> None:
     top, bottom = max(top, bottom), min(top, bottom)
-    certified = log_ratio_upper(top, bottom)
+    certified = log_ratio_upper(top, bottom, power)
+    assert certified == log_ratio_upper(top**power, bottom**power)
     with localcontext() as context:
-        context.prec = 60
-        exact = (Decimal(top) / Decimal(bottom)).ln()
+        context.prec = 70
+        exact = power * (Decimal(top) / Decimal(bottom)).ln()
         assert Decimal(certified) >= exact
         assert Decimal(certified) <= exact + Decimal(2 * math.ulp(certified)) + Decimal(10) ** -44
 

@@ -39,6 +39,21 @@ def test_keystream_is_that_of_nist_sp_800_38a() -> None:
     assert bytes(a ^ b for a, b in zip(keystream, plaintext, strict=True)) == ciphertext
 
 
+@pytest.mark.parametrize("first_word", [0, 1, 6, (1 << 65) + 3])
+def test_an_integer_is_the_next_words(first_word: int) -> None:
+    stream = RandomStream.seeded(4)
+    words = [int(word) for word in read(stream, first_word, 7)]
+    reader = stream.reader(first_word)
+    assert [reader.integer(1), reader.integer(4), reader.integer(2)] == [
+        sum(word << 64 * place for place, word in enumerate(part))
+        for part in (words[:1], words[1:5], words[5:])
+    ]
+    last = stream.reader((1 << 129) - 1)
+    last.integer(1)
+    with pytest.raises(InvalidSpecError, match="left of the stream"):
+        last.integer(1)
+
+
 def test_seeded_streams_never_change() -> None:
     # Recorded results depend on these words: a change of the derivation needs a new domain string.
     assert [hex(word) for word in RandomStream.seeded(0).words(2)] == [

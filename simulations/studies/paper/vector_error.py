@@ -17,6 +17,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,7 @@ def appendix_rqm(epsilon: float) -> TableMechanism:
     return table_mechanism("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
 
 
+@cache
 def best_repeats(name: str, epsilon: float, dimension: int) -> VectorMechanism:
     """The vector mechanism with the number of draws that makes its exact error least."""
     tried: list[VectorMechanism] = [
