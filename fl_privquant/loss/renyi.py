@@ -44,8 +44,8 @@ _TOLERANCE = 0.01
 _LARGEST_ORDER = 1e4
 _MOST_BOXES = 1 << 16
 _MOST_ROUNDS = 30
-# The most boxes of one round times outputs, and how many are computed at once. At first there are as many boxes
-# as pairs of pieces, and a server may have chosen the law.
+# The most boxes of one round times outputs, and how many are computed at once. A server may have chosen the
+# law, and there are as many boxes at first as pairs of its pieces.
 _MOST_WORK, _AT_ONCE = 1 << 25, 1 << 16
 # Inputs closer than this count as equal: the difference of their rows would be mostly rounding error.
 _MEETING = 1e-7
