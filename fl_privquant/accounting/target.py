@@ -218,7 +218,8 @@ class _Planner:
         wish = self._wish(self.max_bits, None)
         if not wish.in_sum:
             raise InvalidSpecError(
-                "most_error, most_kilobytes: they are for secure sums; give keep, or aggregation=SecureSum()"
+                "most_error, most_kilobytes: they are for secure sums of two honest clients or more; give "
+                "keep, or aggregation=SecureSum() and enough clients"
             )
         signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
         search = JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)

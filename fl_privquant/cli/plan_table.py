@@ -39,6 +39,12 @@ def plan_and_print(
     """
     if error is not None and kilobytes is not None:
         raise InvalidSpecError(f"--error {error:g} and --kilobytes {kilobytes:g}: give one of the two")
+    if wish.view.honest_count < 2:
+        raise InvalidSpecError(
+            f"--clients {wish.num_clients}: {wish.corrupt} corrupt and {wish.dropped} lost leave one honest "
+            "client, which no other client hides in the sum; ask more clients, lower --corrupt-fraction or "
+            "--dropout-fraction, or plan with --local"
+        )
     count, bound = wish.num_clients, None if wish.rounds == rounds else wish.rounds
     target = Target(wish.epsilon, rounds, count, wish.delta, bound)
     usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
@@ -160,7 +166,7 @@ def _command(plan: Plan) -> str:
         "federation.num_clients": target.num_clients * _rounds_apart(target),
         "federation.rounds": target.rounds,
         "secagg": "on",
-        **{f"secagg.{name}": f"{value:g}" for name, value in _unusual_fractions(plan).items()},
+        **{f"secagg.{name}": f"{value:.15g}" for name, value in _unusual_fractions(plan).items()},
     }
     if _rounds_apart(target) > 1:
         keys |= {"sampling": "cohorts", "sampling.rounds_apart": _rounds_apart(target)}
@@ -181,7 +187,7 @@ def _lines(plan: Plan) -> list[str]:
     cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
     kept = plan.encoding.kept(plan.dimension)
     keep = f", keep={kept}" if kept < plan.dimension else ""
-    unusual = ", ".join(f"{name}={value:g}" for name, value in _unusual_fractions(plan).items())
+    unusual = ", ".join(f"{name}={value:.15g}" for name, value in _unusual_fractions(plan).items())
     summed = f", aggregation=pq.SecureSum({unusual})" if unusual else ""
     mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
     bound = "" if target.participations is None else f", participations={target.participations}"

@@ -44,6 +44,9 @@ _TOLERANCE = 0.01
 _LARGEST_ORDER = 1e4
 _MOST_BOXES = 1 << 16
 _MOST_ROUNDS = 30
+# The most boxes of one round times outputs, and how many are computed at once. A server may have chosen the
+# law, and there are as many boxes at first as pairs of its pieces.
+_MOST_WORK, _AT_ONCE = 1 << 25, 1 << 16
 # Inputs closer than this count as equal: the difference of their rows would be mostly rounding error.
 _MEETING = 1e-7
 # Covers the rounding of floats, whose quotients are of order 1 and right to some 10 digits.
@@ -73,7 +76,7 @@ def renyi_per_squared_distance(law: Law, order: float) -> float:
     """Upper bound of D_order(P_x || P_x') / (x - x')^2 over all inputs; infinite where the law jumps.
 
     The bound is at most 1 % above the exact supremum, unless that takes too many boxes. It is infinite above
-    order 10^4.
+    order 10^4, and for laws with thousands of pieces.
 
     For randomized response the supremum is approached by close inputs, and given by the Fisher information:
 
@@ -85,7 +88,8 @@ def renyi_per_squared_distance(law: Law, order: float) -> float:
         raise InvalidSpecError(
             f"order: {order} is not above 1; the divergence of order 1 is below that of 1.01"
         )
-    if not is_continuous(law) or order > _LARGEST_ORDER:
+    too_large = law.starts.size**2 * law.values.size > _MOST_WORK
+    if too_large or not is_continuous(law) or order > _LARGEST_ORDER:
         return math.inf
     used = law.rows.max(axis=0) > 0.0
     law = Law(law.values[used], law.starts, law.ends, law.start_rows[:, used], law.end_rows[:, used])
@@ -94,13 +98,13 @@ def renyi_per_squared_distance(law: Law, order: float) -> float:
     boxes = np.stack([law.starts[first], law.ends[first], law.starts[second], law.ends[second]], axis=1)
     settled = 0.0
     for _ in range(_MOST_ROUNDS):
-        above, largest = _box_bounds(law, boxes, order)
+        above, largest = _all_bounds(law, boxes, order)
         reached = max(reached, largest)
         open_boxes = above > reached * (1.0 + _TOLERANCE)
         settled = max(settled, float(above[~open_boxes].max(initial=0.0)))
         if not open_boxes.any():
             break
-        if 4 * np.count_nonzero(open_boxes) > _MOST_BOXES:
+        if 4 * np.count_nonzero(open_boxes) > min(_MOST_BOXES, _MOST_WORK // law.values.size):
             settled = max(settled, float(above.max()))
             break
         boxes = _split(boxes[open_boxes])
@@ -133,6 +137,13 @@ def _split(boxes: Floats) -> Floats:
         for y_start, y_end in ((y_low, y_middle), (y_middle, y_high))
     ]
     return np.concatenate(quarters)
+
+
+def _all_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:
+    """The results of :func:`_box_bounds` for all boxes, computed in parts that take little memory."""
+    size = max(_AT_ONCE // law.values.size, 1)
+    parts = [_box_bounds(law, boxes[at : at + size], order) for at in range(0, len(boxes), size)]
+    return np.concatenate([above for above, _ in parts]), max(largest for _, largest in parts)
 
 
 def _box_bounds(law: Law, boxes: Floats, order: float) -> tuple[Floats, float]:

@@ -196,15 +196,18 @@ def _by_error(comparison: Comparison) -> list[Difference]:
 
 
 def _chance(comparison: Comparison) -> str:
-    """A sentence about series that seem better than the baseline although their mean updates err no less."""
+    """A sentence about series that seem better than the baseline although their mean updates err no less.
+
+    Errors do not explain such a gain. That is no proof of chance: clips change the length of updates too.
+    """
     erring = {factor.series for factor in _by_error(comparison) if factor.mean >= 1.0}
     gains = [other for other in comparison.differences() if other.mean < 0.0 and not other.is_open]
     if not (lucky := [other.series for other in gains if other.series in erring]):
         return ""
     whose = "its" if len(lucky) == 1 else "their"
     return (
-        f" What {joined(lucky)} gained over {comparison.baseline_words} is chance, as {whose} mean updates "
-        f"err no less."
+        f" Smaller errors do not explain what {joined(lucky)} gained over {comparison.baseline_words}, as "
+        f"{whose} mean updates err no less; it may be chance."
     )
 
 
@@ -232,7 +235,9 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
     texts = [f"{sizes[series]:.3g} with {series}" for series in others]
     keys = comparison.runs.loc[comparison.runs["series"].isin(named), HANDSHAKE].max()
     besides = (
-        f", and the keys of secure aggregation take {keys:.3g} kB besides, whatever the model" if keys else ""
+        f", and the keys of secure aggregation take {keys:.3g} kB besides, whatever the model"
+        if keys > 0.0
+        else ""
     )
     return f" An encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}."
 

@@ -39,6 +39,30 @@ def many_bits() -> Mechanism:
     return PbmMechanism.of_bits("pbm", 4095, TOTAL_WEIGHT // 2 - 1_000_000, {})
 
 
+def many_pieces(rows: int) -> Mechanism:
+    """A continuous law of three outputs that bends at every row; pairs of pieces are their number squared."""
+    middle = ((0.3 + 0.05 * np.cos(np.arange(rows))) * TOTAL_WEIGHT).astype(np.int64)
+    tilt = (0.2 * TOTAL_WEIGHT * np.linspace(-1.0, 1.0, rows)).astype(np.int64)
+    high = (TOTAL_WEIGHT - middle) // 2 + tilt
+    weights = np.stack([TOTAL_WEIGHT - middle - high, middle, high], axis=1)
+    means = weights @ np.arange(3) / TOTAL_WEIGHT
+    step = 2.0 / float(means[-1] - means[0])
+    codebook = Codebook(np.arange(3), step, -1.0 - step * float(means[0]))
+    table = CertifiedTable(codebook, weights, np.arange(rows - 1), np.arange(1, rows))
+    return TableMechanism("bent", table, table.epsilon)
+
+
+@pytest.mark.parametrize("rows", [400, 5000])
+def test_a_law_of_many_pieces_does_not_fill_the_memory(rows: int) -> None:
+    mechanism = Mechanism.from_bytes(many_pieces(rows).to_bytes())
+    tracemalloc.start()
+    for named in mechanism.update_losses(Norms(l2=3.0), 100, View()):
+        assert not math.isnan(named.loss.log_moment(1.0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 26
+
+
 @pytest.mark.parametrize(("make", "seconds"), [(wide_table, 5.0), (many_bits, 60.0)])
 def test_bounds_by_the_norm_stay_within_time_and_memory(make: object, seconds: float) -> None:
     mechanism = Mechanism.from_bytes(make().to_bytes())  # type: ignore[operator]

@@ -108,6 +108,11 @@ def test_plans_of_the_command_of_python_and_of_a_simulation_assume_the_same_clie
     assert "secagg.corrupt_fraction=0 " in trusting
     assert "dropout_fraction" not in trusting
     assert plan_of(trusting).aggregation == pq.SecureSum(corrupt_fraction=0.0)
+    # Six digits of this fraction would be 5 clients of 40 instead of 6.
+    odd = run(*JOINT, "--bits", "1", "--kilobytes", "0.1", "--corrupt-fraction", "0.1250001")
+    assert "aggregate view of 30)" in odd
+    assert "secagg.corrupt_fraction=0.1250001 " in odd
+    assert plan_of(odd).aggregation == pq.SecureSum(corrupt_fraction=0.1250001)
 
 
 def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
@@ -148,6 +153,8 @@ def plan_of(out: str) -> pq.Plan:
         (("--error", "1.1", "--kilobytes", "1"), "give one of the two"),
         (("--error", "1.1", "--local"), "--error and --kilobytes"),
         (("--error", "1.0", "--bits", "1"), "with all coordinates the error is"),
+        (("--clients", "3"), "error: --clients 3: 1 corrupt and 1 lost leave one honest client"),
+        (("--clients", "3", "--error", "2"), "lower --corrupt-fraction"),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_refused(

@@ -61,14 +61,19 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
     masked = replace(comparison, runs=runs.assign(**{HANDSHAKE: 3.14}))
     besides = ", and the keys of secure aggregation take 3.14 kB besides, whatever the model."
     assert verdict([masked])[1] == second.removesuffix(".") + besides
+    unknown = replace(comparison, runs=runs.assign(**{HANDSHAKE: math.nan}))
+    assert verdict([unknown])[1] == second
 
 
 @pytest.mark.parametrize(("error", "chance"), [(1.1, True), (0.9, False)])
-def test_a_gain_without_a_smaller_error_is_called_chance(error: float, chance: bool) -> None:
+def test_a_gain_without_a_smaller_error_may_be_chance(error: float, chance: bool) -> None:
     comparison = compared({"central": [0.5, 0.6, 0.55], "ours": [0.6, 0.705, 0.653]})
     runs = comparison.runs.assign(error=[1.0, 1.0, 1.0, error, error * 1.01, error * 0.99])
     first, *_ = verdict([replace(comparison, runs=runs)])
-    words = " What ours gained over a trusted server is chance, as its mean updates err no less."
+    words = (
+        " Smaller errors do not explain what ours gained over a trusted server, as its mean updates err no "
+        "less; it may be chance."
+    )
     assert first.endswith(words) == chance
     assert "ours gains 10.3 points" in first
 
