@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.law.law import Law, _add_rows
+from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.erm import erm_law
 from fl_privquant.mechanisms.rqm import rqm_law
 from tests.conftest import random_law
@@ -80,17 +80,6 @@ def test_samples_are_averaged_exactly() -> None:
     samples = np.array([-0.7, 0.1, 0.1, 4.0])
     expected = law.error_at(np.array([-0.7, 0.1, 0.1, 1.0])).mean()
     assert law.mae(samples) == pytest.approx(expected, rel=1e-14)
-
-
-def test_rows_are_added_one_after_the_other() -> None:
-    """In any order of the indices, and bit for bit, as designs depend on the last bit of an error."""
-    generator = np.random.default_rng(3)
-    sums, expected = np.zeros((7, 4)), np.zeros((7, 4))
-    for count in (1000, 1, 500):
-        index, rows = generator.integers(0, 7, count), generator.lognormal(0.0, 5.0, (count, 4))
-        _add_rows(sums, index, rows)
-        np.add.at(expected, index, rows)
-        assert np.array_equal(sums, expected)
 
 
 @given(seed=st.integers(0, 10_000), order=st.sampled_from([0.5, 1.0, 1.5, 2.0, 7.0, 300.0]))
