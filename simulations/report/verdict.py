@@ -239,7 +239,9 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
         if keys > 0.0
         else ""
     )
-    return f" An encoded update takes {joined([f'{sizes[first]:.3g} kB with {first}', *texts])}{besides}."
+    plain = f" ({sizes[comparison.baseline]:.3g} without encoding)"
+    listed = joined([f"{sizes[first]:.3g} kB with {first}", *texts])
+    return f" An encoded update takes {listed}{plain}{besides}."
 
 
 def _single(comparison: Comparison) -> str:

@@ -57,7 +57,9 @@ def test_a_sentence_about_errors_says_what_is_sent() -> None:
         **{HANDSHAKE: 0.0},
     )
     _, second, _ = verdict([replace(comparison, runs=runs)])
-    assert second.endswith(". An encoded update takes 0.8 kB with ours and 1.07 with noisy.")
+    assert second.endswith(
+        ". An encoded update takes 0.8 kB with ours and 1.07 with noisy (2.6 without encoding)."
+    )
     masked = replace(comparison, runs=runs.assign(**{HANDSHAKE: 3.14}))
     besides = ", and the keys of secure aggregation take 3.14 kB besides, whatever the model."
     assert verdict([masked])[1] == second.removesuffix(".") + besides
