@@ -105,17 +105,23 @@ def test_draws_follow_the_law(x: float) -> None:
 
 
 class _Stream:
-    """Zeros as reserved words, and given words to continue with."""
+    """Zeros as reserved words, and given words to continue with, before the largest ones."""
 
     def __init__(self, *words: int) -> None:
         self.continuation = words
 
     def fill(self, out: np.ndarray, first_word: int) -> None:
-        out[:] = 2**64 - 1
-        if first_word < 1 << 64:
-            out[:] = 0
-        else:
-            out[: len(self.continuation)] = self.continuation
+        assert first_word < 1 << 64
+        out[:] = 0
+
+    def reader(self, first_word: int) -> _Stream:
+        assert first_word >= 1 << 64
+        return self
+
+    def integer(self, count: int) -> int:
+        words, self.continuation = self.continuation[:count], self.continuation[count:]
+        padded = [*words, *[2**64 - 1] * (count - len(words))]
+        return sum(word << 64 * place for place, word in enumerate(padded))
 
 
 def test_noise_goes_on_beyond_a_block() -> None:
