@@ -330,9 +330,10 @@ def design(
         parameters["levels"] = levels
     for key in parameters:
         if key not in names:
+            taken = sorted({*names, "bits"} if "levels" in names else names)
             raise InvalidSpecError(
-                f"{key}: not a parameter of {name!r}, which takes {', '.join(sorted(names))}"
-                f"{checks.nearest(key, names)}"
+                f"{key}: not a parameter of {name!r}, which takes {', '.join(taken)}"
+                f"{checks.nearest(key, taken)}"
             )
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])

@@ -254,6 +254,11 @@ def test_an_unknown_parameter_is_refused(name: str) -> None:
         pq.design(registered(name), epsilom=1.0)
 
 
+def test_a_mistyped_bits_is_hinted_at() -> None:
+    with pytest.raises(InvalidSpecError, match=r"takes .*bits, .* did you mean 'bits'"):
+        pq.design("optm", epsilon=1.0, bit=2)
+
+
 @pytest.mark.parametrize("name", PRIVATE)
 def test_forged_claims_gain_nothing(mechanism: Any) -> None:
     """What claims less loss than it has is refused, however well-formed its bytes."""
