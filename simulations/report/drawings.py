@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +50,9 @@ _STYLE = STYLE | {
 }
 _DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.2))}
 _INCHES = (3.7, 2.6)
-_LEGEND_COLUMNS, _LEGEND_ROW_INCHES, _TITLE_INCHES = 3, 0.17, 0.45
+_LEGEND_COLUMNS, _LEGEND_ROW_INCHES = 3, 0.17
+# Letters of a line of a title that fit the width of a file, and the height of a title.
+_TITLE_LETTERS, _TITLE_LINE_INCHES, _TITLE_MARGIN_INCHES = 56, 0.14, 0.17
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,14 +296,15 @@ def _add_title_and_legend(figure: Any, title: str, labelled: list[Any]) -> None:
     )
     below = _LEGEND_ROW_INCHES * -(-len(handles) // _LEGEND_COLUMNS)
     height = figure.get_figheight()
-    whole = height + below + _TITLE_INCHES
+    lines = [part for line in title.split("\n") for part in textwrap.wrap(line, _TITLE_LETTERS)]
+    whole = height + below + _TITLE_LINE_INCHES * len(lines) + _TITLE_MARGIN_INCHES
     # Axes keep their layout: computing another one takes as long as drawing.
     figure.set_figheight(whole)
     for axes in figure.axes:
         box = axes.get_position()
         bottom = (box.y0 * height + below) / whole
         axes.set_position((box.x0, bottom, box.width, box.height * height / whole))
-    figure.text(0.01, 1.0 - 0.06 / whole, title, va="top")
+    figure.text(0.01, 1.0 - 0.06 / whole, "\n".join(lines), va="top")
     if handles:
         keys, labels = handles.values(), handles.keys()
         figure.legend(keys, labels, loc="lower center", ncols=_LEGEND_COLUMNS, fontsize=7)

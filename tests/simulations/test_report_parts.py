@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import COLOURS, colour_of
 from simulations.report.charts import Chart, Curve, log_ticks
-from simulations.report.drawings import draw_chart
+from simulations.report.drawings import _style, draw_chart
 from simulations.report.marks import _contrast, mark_of, marks_of
 from simulations.report.summary_tables import Table
 
@@ -73,6 +73,20 @@ def test_bars_begin_at_zero_and_logarithmic_axes_say_so() -> None:
     for axis, scale in ((axes.xaxis, axes.get_xscale()), (axes.yaxis, axes.get_yscale())):
         assert scale == "log"
         assert axis.label.get_text().endswith("(log scale)")
+
+
+def test_the_title_of_a_file_is_not_cut_off() -> None:
+    points = pd.DataFrame({"x": [1.0], "mean": [5.0], "low": [4.8], "high": [5.2], "count": [3]})
+    title = "A. The paper's comparison, ε = 2 for one coordinate and one release, by all clients together"
+    chart = Chart("error", title, "C", "round", "error", (Curve("optm", {}, points),))
+    with _style():
+        (drawing,) = draw_chart(chart, (), marks_of({"optm": True}))
+    (text,) = drawing.figure.texts
+    assert text.get_text().split() == title.split()
+    box = text.get_window_extent()
+    assert 0.0 <= box.x0 < box.x1 <= drawing.figure.bbox.width
+    (axes,) = drawing.figure.axes
+    assert axes.get_window_extent().y1 < box.y0 < box.y1 <= drawing.figure.bbox.height
 
 
 def test_a_figure_is_drawn_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
