@@ -25,7 +25,7 @@ MEGABYTE = 1e6
 FLOOR = 1e-5
 LEAST_ROOM = 0.02
 ALL_ROUNDS, LATE_ROUNDS = "all", "second half"
-_LEAST_TICKS = 3
+_LEAST_TICKS, _MOST_GAPS = 3, 8
 _LOG_STEPS: tuple[tuple[float, ...], ...] = (
     (1.0,),
     (1.0, 2.0, 5.0),
@@ -185,7 +185,10 @@ def _finding_chart(comparison: Comparison, number: int) -> Chart:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis, all labelled: of the coarsest steps that give three, or the finest."""
+    """Ticks of a logarithmic axis, all labelled: of the coarsest steps that give three, or the finest.
+
+    Neighbours are at least an eighth of the axis apart, so that their labels do not overlap.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     for steps in _LOG_STEPS:
@@ -193,7 +196,12 @@ def log_ticks(low: float, high: float) -> list[float]:
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) >= _LEAST_TICKS:
             break
-    return ticks
+    apart = (high / low) ** (1.0 / _MOST_GAPS)
+    shown: list[float] = []
+    for tick in ticks:
+        if not shown or tick >= shown[-1] * apart:
+            shown.append(tick)
+    return shown
 
 
 @lru_cache(maxsize=1)

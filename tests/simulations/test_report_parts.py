@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -53,11 +54,15 @@ def test_every_row_has_a_marker_of_its_own() -> None:
     assert len(marks_of(dict.fromkeys([*COLOURS], True))) == len(COLOURS)
 
 
-@pytest.mark.parametrize(("low", "high"), [(2e-4, 3e-4), (1.0, 9.0), (1e-9, 1e3), (0.11, 0.19), (5.0, 300.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(2e-4, 3e-4), (1.0, 9.0), (1e-9, 1e3), (0.11, 0.19), (5.0, 300.0), (3.6e-3, 0.0178)]
+)
 def test_logarithmic_axes_have_labels(low: float, high: float) -> None:
     ticks = log_ticks(low, high)
     assert 3 <= len(ticks) <= 14
     assert all(low <= tick <= high for tick in ticks)
+    # Labels of neighbours do not overlap.
+    assert all(math.log(b / a) >= 0.12 * math.log(high / low) for a, b in pairwise(ticks))
 
 
 def test_bars_begin_at_zero_and_logarithmic_axes_say_so() -> None:
