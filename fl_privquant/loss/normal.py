@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from scipy.special import log_ndtr
 
@@ -19,6 +20,8 @@ from scipy.special import log_ndtr
 _LAST_DIGITS = 1e-14
 _FLOAT_ROOM = 1.0 + 1e-9
 _TOLERANCE = 1e-12
+# How many results are kept: searches ask for the same target again and again.
+_KEPT = 1024
 
 
 def gaussian_delta(separation: float, epsilon: float) -> float:
@@ -36,6 +39,7 @@ def gaussian_delta(separation: float, epsilon: float) -> float:
     return math.exp(log_first) * (share + _LAST_DIGITS * (1.0 - log_first)) * _FLOAT_ROOM
 
 
+@lru_cache(maxsize=_KEPT)
 def gaussian_separation(epsilon: float, delta: float) -> float:
     """The largest separation, to 12 digits, whose delta at ``epsilon`` is at most ``delta``.
 
@@ -45,6 +49,7 @@ def gaussian_separation(epsilon: float, delta: float) -> float:
     return _turning_point(lambda separation: gaussian_delta(separation, epsilon) <= delta)[0]
 
 
+@lru_cache(maxsize=_KEPT)
 def gaussian_epsilon(separation: float, delta: float) -> float:
     """The least epsilon, rounded up in the 12th digit, with which a pair of that separation has ``delta``.
 
