@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -58,12 +59,9 @@ def gaussian_loss(separation: float, revealed: float = 0.0) -> NormalLoss:
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694
     """
-    scores = np.linspace(-_REACH, _REACH, _CELLS + 1)
+    scores, log_first, first = _standard_cells()
     edges = 0.5 * separation**2 + separation * scores
-    log_first, log_second = _log_between(scores), _log_between(scores + separation)
-    first = np.exp(log_first)
-    # The probability below the cells is added to the lowest one.
-    first[0] += math.exp(float(log_ndtr(-_REACH)))
+    log_second = _log_between(scores + separation)
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
     atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))) + revealed, _SLACK)
     return NormalLoss(atoms.losses, atoms.masses, atoms.infinity, atoms.slack, separation)
@@ -90,10 +88,24 @@ def laplace_loss(separation: float) -> PrivacyLoss:
     return PrivacyLoss(loss.losses, masses, 0.0, loss.slack)
 
 
+@lru_cache(maxsize=1)
+def _standard_cells() -> tuple[Floats, Floats, Floats]:
+    """The edges of the cells under N(0, 1), and their probabilities: logarithms, and with all that is below."""
+    scores = np.linspace(-_REACH, _REACH, _CELLS + 1)
+    log_first = _log_between(scores)
+    first = np.exp(log_first)
+    # The probability below the cells is added to the lowest one.
+    first[0] += math.exp(float(log_ndtr(-_REACH)))
+    for array in (scores, log_first, first):
+        array.setflags(write=False)
+    return scores, log_first, first
+
+
 def _log_between(scores: Floats) -> Floats:
-    """Log of the normal probability between neighbouring scores, accurate in both tails."""
-    lower, upper = log_ndtr(scores), log_ndtr(-scores)
-    right = scores[:-1] > 0.0
-    large = np.where(right, upper[:-1], lower[1:])
-    small = np.where(right, upper[1:], lower[:-1])
+    """Log of the normal probability between neighbouring, increasing scores, accurate in both tails."""
+    # Up to the first score above 0 probabilities are counted from the lower tail, from there on from the upper.
+    right = int(np.searchsorted(scores[:-1], 0.0, side="right"))
+    lower, upper = log_ndtr(scores[: right + 1]), log_ndtr(-scores[right:])
+    large = np.concatenate([lower[1:], upper[:-1]])
+    small = np.concatenate([lower[:-1], upper[1:]])
     return np.asarray(large + np.log(-np.expm1(small - large)))
