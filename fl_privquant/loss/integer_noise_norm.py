@@ -56,7 +56,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -273,20 +273,46 @@ class _Grid:
 
     def worst(self, order: float, square: float, linear: float, squared: float, dimension: int) -> float:
         """Bound of the divergence of order a: the concave hull of g, in D^2, times d and over a - 1."""
-        below = np.floor(self.far)
-        share = self.far - below
 
-        def exponent(k: Floats) -> Floats:
-            return np.asarray((order - 1.0) * (square * k**2 + linear * k))
+        def exponent(k: Floats, squares: Floats) -> Floats:
+            return np.asarray((order - 1.0) * (square * squares + linear * k))
 
-        low, high = exponent(below), exponent(below + 1.0)
+        low, high = exponent(*self._below), exponent(*self._above)
         # Exponents far apart would overflow, and exponents close to each other would cancel.
-        with np.errstate(divide="ignore"):
-            apart = np.logaddexp(low + np.log1p(-share), high + np.log(share))
-        together = low + np.log1p(share * np.expm1(np.minimum(high - low, _FAR)))
-        gained = np.where(high - low < _FAR, together, apart)
+        step = high - low
+        gained = low + np.log1p(self._share * np.expm1(np.minimum(step, _FAR)))
+        if not (near := step < _FAR).all():
+            log_rest, log_share = self._log_shares
+            gained = np.where(near, gained, np.logaddexp(low + log_rest, high + log_share))
         at = min(squared / dimension, float(self.far[-1]) ** 2)
-        return dimension * _hull_at(self.near**2, gained, at) / (order - 1.0)
+        return dimension * _hull_at(self._near_squares, gained, at) / (order - 1.0)
+
+    @cached_property
+    def _below(self) -> tuple[Floats, Floats]:
+        """The whole numbers at or below the far ends, and their squares."""
+        below = np.floor(self.far)
+        return below, below**2
+
+    @cached_property
+    def _above(self) -> tuple[Floats, Floats]:
+        """The next whole numbers, and their squares."""
+        above = self._below[0] + 1.0
+        return above, above**2
+
+    @cached_property
+    def _share(self) -> Floats:
+        """The probability with which each far end is rounded up."""
+        return np.asarray(self.far - self._below[0])
+
+    @cached_property
+    def _log_shares(self) -> tuple[Floats, Floats]:
+        """The logarithms of the probabilities of rounding down, and of rounding up."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log1p(-self._share)), np.asarray(np.log(self._share))
+
+    @cached_property
+    def _near_squares(self) -> Floats:
+        return np.asarray(self.near**2)
 
 
 def _hull_at(x: Floats, y: Floats, at: float) -> float:
