@@ -186,6 +186,8 @@ def width_of_sum(codes: Ints, weights: Floats, draws: float) -> float:
 
 
 def _trimmed(law: LatticeLaw, cut: float) -> LatticeLaw:
+    if law.values[0] >= cut and law.values[-1] >= cut:
+        return law
     below = int(np.searchsorted(np.cumsum(law.values), cut))
     above = int(np.searchsorted(np.cumsum(law.values[::-1]), cut))
     end = law.values.size - above
