@@ -90,7 +90,10 @@ def laplace_loss(separation: float) -> PrivacyLoss:
 
 @lru_cache(maxsize=1)
 def _standard_cells() -> tuple[Floats, Floats, Floats]:
-    """The edges of the cells under N(0, 1), and their probabilities: logarithms, and with all that is below."""
+    """The edges of the cells under N(0, 1), the logarithms of their probabilities, and these probabilities.
+
+    The last ones count all that is below the cells as part of the lowest cell.
+    """
     scores = np.linspace(-_REACH, _REACH, _CELLS + 1)
     log_first = _log_between(scores)
     first = np.exp(log_first)
@@ -103,7 +106,7 @@ def _standard_cells() -> tuple[Floats, Floats, Floats]:
 
 def _log_between(scores: Floats) -> Floats:
     """Log of the normal probability between neighbouring, increasing scores, accurate in both tails."""
-    # Up to the first score above 0 probabilities are counted from the lower tail, from there on from the upper.
+    # Probabilities of cells that begin above 0 are counted from the upper tail, the others from the lower.
     right = int(np.searchsorted(scores[:-1], 0.0, side="right"))
     lower, upper = log_ndtr(scores[: right + 1]), log_ndtr(-scores[right:])
     large = np.concatenate([lower[1:], upper[:-1]])
