@@ -24,12 +24,10 @@ count * v any of its ``count`` occurrences has one. This probability is taken of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +37,29 @@ from fl_privquant.array_types import Floats
 from fl_privquant.law.table import rounded_up
 from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.normal import gaussian_epsilon
+from fl_privquant.loss.renyi_bound import (
+    Moments,
+    Part,
+    Valley,
+    epsilon_at_rate,
+    minimise,
+    quick_epsilon,
+    renyi_epsilon,
+)
 from fl_privquant.loss.response import NormalLoss
+
+__all__ = [
+    "Bound",
+    "Moments",
+    "NamedLoss",
+    "Part",
+    "composed_epsilon",
+    "epsilon_at_rate",
+    "pld_epsilon",
+    "pure_epsilon",
+    "quick_epsilon",
+    "renyi_epsilon",
+]
 
 # Sizes of the grid. Rounding errors grow with the size, so that a small grid is more accurate, too.
 _LEAST_GRID, _MOST_GRID = 1 << 14, 1 << 20
@@ -54,32 +74,8 @@ _LOG_OUTSIDE = math.log(1e-13)
 # Rounding unit, with room for the constants of Higham, "Accuracy and Stability of Numerical Algorithms",
 # Theorem 24.2: an FFT of size N has a relative error in the 2-norm below log2(N) * 8 units.
 _UNIT = 2.0**-53
-_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-# The range of rates r that is searched. Rates beyond it change a bound by less than 1e-9 of log(delta).
-_MAX_LOG_RATE, _MIN_LOG_RATE = math.log(1e9), math.log(1e-9)
-
-
-class Moments(Protocol):
-    """The part of a loss that the Rényi bound needs; :class:`PrivacyLoss` and norm bounds implement it."""
-
-    @property
-    def infinity(self) -> float:
-        """Probability of an infinite loss."""
-
-    @property
-    def max_loss(self) -> float:
-        """The pure epsilon, or infinity."""
-
-    def log_moment(self, rate: float) -> float:
-        """Upper bound of log E exp(rate * loss), over finite losses."""
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A release that occurs ``count`` times, independently given what was released before."""
-
-    loss: Moments
-    count: int
+# Largest relative rounding error of an epsilon that is solved for.
+_SOLVED_ROOM = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +127,12 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
     if delta > 0.0 and not refine:
         bounds.append(Bound(quick_epsilon(parts, delta), "rdp"))
     elif delta > 0.0:
+        # The quick bound comes first, because its rate is where the search for the best one begins.
+        quick = quick_epsilon(parts, delta)
         renyi, rate = renyi_epsilon(parts, delta)
         # If moments are interpolated between a few rates, the bound has several minima, and the search may
         # end in a worse one than the best of the fixed rates.
-        bounds.append(Bound(min(renyi, quick_epsilon(parts, delta)), "rdp"))
+        bounds.append(Bound(min(renyi, quick), "rdp"))
         if renyi < math.inf and _worth_a_grid(parts, renyi):
             bounds.append(Bound(pld_epsilon(parts, delta, rate), "pld"))
     # Of nearly equal bounds, the one that also holds at delta 0 is preferred.
@@ -164,53 +162,6 @@ def pure_epsilon(parts: Sequence[Part]) -> float:
     if any(math.isinf(part.loss.max_loss) for part in parts):
         return math.inf
     return rounded_up(sum((Fraction(part.loss.max_loss) * part.count for part in parts), Fraction(0)))
-
-
-def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
-    """The Rényi bound on epsilon at ``delta``, and the rate r (the order minus one) that gives it."""
-    left = delta - math.fsum(part.count * part.loss.infinity for part in parts)
-    if left <= 0.0:
-        return math.inf, 1.0
-
-    def bound(log_rate: float) -> float:
-        rate = math.exp(log_rate)
-        total = math.fsum(part.count * part.loss.log_moment(rate) for part in parts)
-        return epsilon_at_rate(total, math.log(left), rate)
-
-    best = _minimise(bound)
-    return max(bound(best), 0.0), math.exp(best)
-
-
-def epsilon_at_rate(total: float, log_delta: float, rate: float) -> float:
-    """The Rényi bound on epsilon at one rate r, where ``total`` is K(r); it may be negative."""
-    return (total - log_delta - math.log1p(rate)) / rate - math.log1p(1.0 / rate)
-
-
-def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
-    """The Rényi bound at the best of fixed rates, at which the moments of each loss are computed once."""
-    left = delta - math.fsum(part.count * part.loss.infinity for part in parts)
-    if left <= 0.0:
-        return math.inf
-    total = np.zeros(_RATES.size)
-    for part in parts:
-        total += part.count * _moments(part.loss)
-    # The moments of each part are rounded up already; this covers the rounding of their sum.
-    total += 1e-13 * np.abs(total)
-    bounds = (total - math.log(left) - np.log1p(_RATES)) / _RATES - np.log1p(1.0 / _RATES)
-    return max(float(np.nanmin(bounds)), 0.0)
-
-
-_RATES = np.geomspace(1e-5, 1e5, 161)
-# Largest relative rounding error of an epsilon that is solved for.
-_SOLVED_ROOM = 1e-12
-_kept_moments: WeakKeyDictionary[Moments, Floats] = WeakKeyDictionary()
-
-
-def _moments(loss: Moments) -> Floats:
-    """The log moments of a loss at the fixed rates, computed once."""
-    if loss not in _kept_moments:
-        _kept_moments[loss] = np.array([loss.log_moment(float(rate)) for rate in _RATES])
-    return _kept_moments[loss]
 
 
 def pld_epsilon(parts: Sequence[Part], delta: float, rate: float) -> float:
@@ -418,9 +369,11 @@ def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, 
         shift = math.exp(log_shift)
         return (total(rate - shift) - here - _LOG_OUTSIDE) / shift
 
-    shift = _minimise(upper)
+    # Both are convex functions of the shift, divided by it.
+    valley = Valley.of(abs(here) - _LOG_OUTSIDE, sum(count for _, count in losses))
+    shift = minimise(upper, valley)
     high = min(upper(shift), top)
-    low = max(-lower(_minimise(lower)), bottom)
+    low = max(-lower(minimise(lower, valley)), bottom)
     return low, max(high, low + 1e-9), math.exp(shift)
 
 
@@ -462,24 +415,3 @@ def _single_epsilon(loss: PrivacyLoss, delta: float) -> float:
     while low < (middle := 0.5 * (low + high)) < high:
         low, high = (low, middle) if loss.delta(middle) <= delta else (middle, high)
     return high
-
-
-def _minimise(function: Callable[[float], float]) -> float:
-    """The minimizer of a function of a logarithm that falls and then rises, by golden-section search."""
-    low, high = _MIN_LOG_RATE, _MAX_LOG_RATE
-    coarse = np.linspace(low, high, 22)
-    values = [function(float(x)) for x in coarse]
-    best = int(np.nanargmin(values))
-    low, high = float(coarse[max(best - 1, 0)]), float(coarse[min(best + 1, coarse.size - 1)])
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = function(left), function(right)
-    for _ in range(26):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = function(right)
-    return left if at_left <= at_right else right

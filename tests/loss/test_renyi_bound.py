@@ -1,0 +1,77 @@
+"""The best rate of the Rényi bound is the one that a look at all rates would choose."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fl_privquant.loss import renyi_bound
+from fl_privquant.loss.distribution import PrivacyLoss
+from fl_privquant.loss.renyi_bound import Part, Valley, minimise, quick_epsilon, renyi_epsilon
+from fl_privquant.loss.response import gaussian_loss, laplace_loss, response_loss
+
+
+def a_loss(rng: np.random.Generator) -> PrivacyLoss:
+    scale = float(10.0 ** rng.uniform(-5.0, 1.0))
+    kind = rng.integers(4)
+    if kind < 3:
+        return (gaussian_loss, laplace_loss, response_loss)[kind](max(scale, 1e-4))
+    losses = np.unique(rng.normal(0.0, scale, size=rng.integers(1, 60)))
+    masses = rng.random(losses.size) * np.exp(0.5 * losses)
+    return PrivacyLoss(losses, masses / masses.sum(), infinity=float(rng.choice([0.0, 1e-13])))
+
+
+def test_few_rates_give_the_bound_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        losses = [a_loss(rng) for _ in range(rng.choice([1, 1, 3]))]
+        parts = [Part(loss, int(10.0 ** rng.uniform(0.0, 8.0))) for loss in losses]
+        runs = parts, [Part(part.loss, part.count + 7) for part in parts]
+        deltas = 10.0 ** rng.uniform(-12.0, -0.1, size=2)
+        # The second search begins where the first one ended.
+        quick = [quick_epsilon(composed, float(delta)) for composed in runs for delta in deltas]
+        best = [renyi_epsilon(composed, float(delta)) for composed in runs for delta in deltas]
+        with monkeypatch.context() as patch:
+            patch.setattr(renyi_bound, "_valley", lambda parts, left: None)
+            assert quick == [quick_epsilon(composed, float(delta)) for composed in runs for delta in deltas]
+            assert best == [renyi_epsilon(composed, float(delta)) for composed in runs for delta in deltas]
+
+
+def test_moments_are_computed_at_few_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    exact = PrivacyLoss.log_moment
+
+    def counted(self: PrivacyLoss, rate: float) -> float:
+        rates.append(rate)
+        return exact(self, rate)
+
+    monkeypatch.setattr(PrivacyLoss, "log_moment", counted)
+    parts = [Part(response_loss(0.3), 1000)]
+    quick_epsilon(parts, 1e-5)
+    assert len(rates) < 20
+    quick_epsilon(parts, 1e-5)
+    assert len(rates) < 20
+    assert len(set(rates)) == len(rates)
+
+
+@pytest.mark.parametrize("lowest", [-20.0, -3.0, 0.0, 5.5, 20.0])
+@pytest.mark.parametrize("start", [None, 0.0, 19.0])
+def test_a_valley_is_searched_from_any_start(lowest: float, start: float | None) -> None:
+    def function(log_rate: float) -> float:
+        return math.exp(log_rate - lowest) + math.exp(lowest - log_rate)
+
+    assert minimise(function, Valley(0.0, start)) == minimise(function, None)
+    assert minimise(function, Valley(0.0, start)) == pytest.approx(lowest, abs=1e-4)
+
+
+def test_a_plateau_is_searched_at_all_rates() -> None:
+    """Values that differ by rounding only do not say where the least one is."""
+    rng = np.random.default_rng(3)
+    noise = {}
+
+    def flat(log_rate: float) -> float:
+        return noise.setdefault(log_rate, 1.0 + 1e-15 * float(rng.integers(5)))
+
+    assert minimise(flat, Valley(0.0)) == minimise(flat, None)
