@@ -28,12 +28,14 @@ from fl_privquant import checks
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.loss.compose import NamedLoss
-from fl_privquant.loss.renyi import renyi_per_squared_distance
+from fl_privquant.loss.renyi import fisher_information, renyi_per_squared_distance
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
 from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 _FLOAT_ROOM = 1.0 + 1e-9
+# Far more than the relative rounding error of a Fisher information.
+_ROUNDING_SHARE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,21 @@ class NormBound:
 
     def log_moment(self, rate: float) -> float:
         """Rate times the divergence of order rate + 1."""
-        return rate * self.renyi(rate + 1.0) * _FLOAT_ROOM + (2.0 * rate + 1.0) * self.slack
+        return self._log_moment(rate, self.renyi)
+
+    def _log_moment(self, rate: float, renyi: Callable[[float], float]) -> float:
+        return rate * renyi(rate + 1.0) * _FLOAT_ROOM + (2.0 * rate + 1.0) * self.slack
+
+
+@dataclass(frozen=True, eq=False)
+class SlowNormBound(NormBound):
+    """A bound that takes long to compute, with divergences ``least`` that it is not below at any order."""
+
+    least: Callable[[float], float] = field(kw_only=True)
+
+    def least_log_moment(self, rate: float) -> float:
+        """What :meth:`log_moment` is not below, computed quickly."""
+        return self._log_moment(rate, self.least)
 
 
 NO_NORMS = Norms()
@@ -172,7 +188,7 @@ def continuous_law_loss(
     # its rate (the order less one), and 0 at rate 0, so that it lies below the chord of those on both sides.
     orders = (1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0, 65.0, 257.0)
 
-    def by_chord(order: float) -> float:
+    def by_chord(order: float, renyi: Callable[[float], float] = renyi) -> float:
         if order <= orders[0]:
             return renyi(orders[0])
         above = next((place for place, known in enumerate(orders) if known >= order), None)
@@ -185,7 +201,14 @@ def continuous_law_loss(
 
     if math.isinf(renyi(2.0)):
         return None
-    return NamedLoss(NormBound(by_chord), "l2 renyi")
+    information = fisher_information(table.law)
+
+    def of_close_inputs(order: float) -> float:
+        # For inputs that are close, the divergence is given by the Fisher information.
+        return order / 2.0 * information * update.widened**2 * (1.0 - _ROUNDING_SHARE)
+
+    bound = SlowNormBound(by_chord, least=lambda order: by_chord(order, of_close_inputs))
+    return NamedLoss(bound, "l2 renyi")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ at most some t are those at which N(r) - t r is at most 0: an interval. So the b
 value and rises from there on. If its values at both neighbours of a fixed rate are larger, it is the best of
 all fixed rates, and the others need not be computed. Rounding errors could hide this where values are nearly
 equal. Then, and for moments that are interpolated, which need not be convex, the bound is computed at all
-fixed rates.
+fixed rates, except for those at which it is known to be larger than at another one.
 """
 
 from __future__ import annotations
@@ -102,7 +102,17 @@ def renyi_epsilon(parts: Sequence[Part], delta: float) -> tuple[float, float]:
         total = math.fsum(part.count * part.loss.log_moment(rate) for part in parts)
         return epsilon_at_rate(total, math.log(left), rate)
 
-    best = minimise(bound, _valley(parts, left))
+    def at_least(log_rate: float) -> float:
+        rate = math.exp(log_rate)
+        total = 0.0
+        for part in parts:
+            least = _least_moment(part.loss)
+            if least is None:
+                return -math.inf
+            total += part.count * least(rate) * (1.0 - _CLOSE)
+        return epsilon_at_rate(total, math.log(left), rate)
+
+    best = minimise(bound, _valley(parts, left), at_least)
     return max(bound(best), 0.0), math.exp(best)
 
 
@@ -111,30 +121,40 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
     left = delta - math.fsum(part.count * part.loss.infinity for part in parts)
     if left <= 0.0:
         return math.inf
-    valley = _valley(parts, left)
-    if valley is not None and any(_known(part.loss).every is None for part in parts):
-        best = _best_of_fixed(parts, math.log(left), valley)
+    if any(_known(part.loss).every is None for part in parts):
+        best = _best_of_fixed(parts, math.log(left), _valley(parts, left))
         if best is not None:
             return max(best, 0.0)
-    total = np.zeros(_RATES.size)
-    for part in parts:
-        total += part.count * _moments(part.loss)
-    # The moments of each part are rounded up already; this covers the rounding of their sum.
-    total += 1e-13 * np.abs(total)
-    bounds = (total - math.log(left) - _LOG_ORDERS) / _RATES - _LOG_SHARES
+    bounds = _all_bounds([part.count * _moments(part.loss) for part in parts], math.log(left))
     return max(float(np.nanmin(bounds)), 0.0)
 
 
-def _best_of_fixed(parts: Sequence[Part], log_delta: float, valley: Valley) -> float | None:
-    """The least bound at the fixed rates, from few of them; None where rounding may hide which it is."""
+def _all_bounds(moments: Sequence[Floats], log_delta: float) -> Floats:
+    """The bounds at all fixed rates, from the moments of all parts."""
+    total = np.zeros(_RATES.size)
+    for moments_of_part in moments:
+        total += moments_of_part
+    # The moments of each part are rounded up already; this covers the rounding of their sum.
+    total += 1e-13 * np.abs(total)
+    return np.asarray((total - log_delta - _LOG_ORDERS) / _RATES - _LOG_SHARES)
+
+
+def _best_of_fixed(parts: Sequence[Part], log_delta: float, valley: Valley | None) -> float | None:
+    """The least bound at the fixed rates, from few of them; None where all are needed."""
 
     def bound(at: int) -> float:
+        # As in _all_bounds.
         total = 0.0
         for part in parts:
             total += part.count * _moment(part.loss, at)
         total += 1e-13 * abs(total)
         return (total - log_delta - float(_LOG_ORDERS[at])) / float(_RATES[at]) - float(_LOG_SHARES[at])
 
+    if valley is None:
+        if any(_least_moment(part.loss) is None for part in parts):
+            return None
+        at_least = _all_bounds([part.count * _least_moments(part.loss) for part in parts], log_delta)
+        return _least_above(bound, at_least)[1]
     kept = _known(parts[0].loss)
     starts = _STARTS if kept.best is None else (kept.best - 1, kept.best, kept.best + 1)
     kept.best, least = _least(bound, _LOG_RATES, valley, starts)
@@ -149,6 +169,8 @@ class _KnownMoments:
     """Moments by the number of the rate."""
     every: Floats | None = None
     """All of them, or None if some are not known."""
+    least: Floats | None = None
+    """What they are not below, or None if that is not known."""
     best: int | None = None
     """The number of the rate at which a bound was least, the last time that it was searched for."""
 
@@ -170,6 +192,20 @@ def _moment(loss: Moments, at: int) -> float:
     return some[at]
 
 
+def _least_moment(loss: Moments) -> Callable[[float], float] | None:
+    """What the log moment of a loss at a rate is not below, of losses that take long to compute."""
+    least: Callable[[float], float] | None = getattr(loss, "least_log_moment", None)
+    return least
+
+
+def _least_moments(loss: Moments) -> Floats:
+    """What the log moments of a loss at the fixed rates are not below, computed once."""
+    known, least = _known(loss), _least_moment(loss)
+    if known.least is None and least is not None:
+        known.least = np.array([least(rate) for rate in _RATES.tolist()])
+    return np.full(_RATES.size, -np.inf) if known.least is None else known.least
+
+
 def _moments(loss: Moments) -> Floats:
     """The log moments of a loss at all fixed rates, computed once."""
     known = _known(loss)
@@ -187,14 +223,20 @@ def _valley(parts: Sequence[Part], left: float) -> Valley | None:
     return Valley.of(-math.log(left), sum(part.count for part in parts), start)
 
 
-def minimise(function: Callable[[float], float], valley: Valley | None) -> float:
+def minimise(
+    function: Callable[[float], float],
+    valley: Valley | None,
+    at_least: Callable[[float], float] = lambda log_rate: -math.inf,
+) -> float:
     """The minimizer of a function of a logarithm that falls and then rises, by golden-section search.
 
-    Where the function is not certain to be a valley, the search begins at the least of many values.
+    Where the function is not certain to be a valley, the search begins at the least of many values. Those
+    that ``at_least``, which the function is nowhere below, shows to be larger are not computed.
     """
     best = None if valley is None else _least_coarse(function, valley)
     if best is None:
-        best = int(np.nanargmin([function(float(x)) for x in _COARSE]))
+        floors = np.array([at_least(x) for x in _COARSE.tolist()])
+        best = _least_above(lambda at: function(float(_COARSE[at])), floors)[0]
     low, high = float(_COARSE[max(best - 1, 0)]), float(_COARSE[min(best + 1, _COARSE.size - 1)])
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = function(left), function(right)
@@ -208,6 +250,21 @@ def minimise(function: Callable[[float], float], valley: Valley | None) -> float
             right = low + _GOLDEN * (high - low)
             at_right = function(right)
     return left if at_left <= at_right else right
+
+
+def _least_above(function: Callable[[int], float], floors: Floats) -> tuple[int, float]:
+    """The number of the least value of a function, the first of equal ones, and that value.
+
+    No value is below its floor, and values whose floors are above the least value are not computed.
+    """
+    least, best = math.inf, 0
+    for at in np.argsort(floors, kind="stable").tolist():
+        if floors[at] > least:
+            break
+        value = function(at)
+        if value < least or (value == least and at < best):
+            least, best = value, at
+    return best, least
 
 
 def _least_coarse(function: Callable[[float], float], valley: Valley) -> int | None:

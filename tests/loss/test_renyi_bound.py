@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
+import fl_privquant as pq
 from fl_privquant.loss import renyi_bound
 from fl_privquant.loss.distribution import PrivacyLoss
+from fl_privquant.loss.norms import NormBound, SlowNormBound, continuous_law_loss
 from fl_privquant.loss.renyi_bound import Part, Valley, minimise, quick_epsilon, renyi_epsilon
 from fl_privquant.loss.response import gaussian_loss, laplace_loss, response_loss
 
@@ -75,3 +77,30 @@ def test_a_plateau_is_searched_at_all_rates() -> None:
         return noise.setdefault(log_rate, 1.0 + 1e-15 * float(rng.integers(5)))
 
     assert minimise(flat, Valley(0.0)) == minimise(flat, None)
+
+
+def test_rates_at_which_the_bound_is_known_to_be_larger_are_not_computed() -> None:
+    """The divergences of slow bounds are computed at few orders, and the others would not change a figure."""
+    orders: set[float] = set()
+
+    def renyi(order: float) -> float:
+        orders.add(order)
+        return 0.01 * order * (1.2 + 0.1 * math.sin(5.0 * math.log(order)))
+
+    slow = SlowNormBound(renyi, least=lambda order: 0.01 * order)
+    plain = NormBound(renyi)
+    for count, delta in ((1, 1e-5), (30, 1e-5), (3000, 1e-9)):
+        orders.clear()
+        figures = quick_epsilon([Part(slow, count)], delta), renyi_epsilon([Part(slow, count)], delta)
+        assert len(orders) < 100
+        assert figures[0] == quick_epsilon([Part(plain, count)], delta)
+        assert figures[1] == renyi_epsilon([Part(plain, count)], delta)
+
+
+def test_what_divergences_are_not_below() -> None:
+    table = pq.design("optm", epsilon=2.0, bits=2).table
+    named = continuous_law_loss(table, 2.0, 50, 1)
+    assert named is not None
+    assert isinstance(named.loss, SlowNormBound)
+    for rate in (1e-3, 0.1, 1.0, 7.0, 200.0):
+        assert 0.0 < named.loss.least_log_moment(rate) <= named.loss.log_moment(rate)
