@@ -107,7 +107,7 @@ def aggregate_table(
     codes = np.arange(shape.levels)
     step = 2.0 * outer / (shape.levels - 1)
     law = aggregate_law(np.asarray(-outer + step * codes), second_moment, shape.floor)
-    used = law.rows.max(axis=0) > _DUST
+    used = law.largest > _DUST
     first = int(np.flatnonzero(used)[0])
     rows = law.start_rows[:, used], law.end_rows[:, used]
     law = Law(law.values[used], law.starts, law.ends, *(part / part.sum(axis=1)[:, None] for part in rows))

@@ -86,6 +86,11 @@ class Law:
         """Every distinct row, at any end of any piece."""
         return np.unique(np.concatenate([self.start_rows, self.end_rows]), axis=0)
 
+    @cached_property
+    def largest(self) -> Floats:
+        """(m,) largest probability of each output, over all inputs."""
+        return np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0))
+
     @property
     def epsilon(self) -> float:
         """Privacy loss of one release: max over outputs of log(largest / smallest probability).

@@ -145,7 +145,17 @@ class TwoRows:
 
     def listed(self, weights: Floats) -> Floats:
         """Weights of the codes as weights of all integers from 0 to the largest code."""
-        return LatticeLaw.of(self.codes, weights).values
+        values = np.zeros(self._span)
+        values[self._places] = weights
+        return values
+
+    @cached_property
+    def _places(self) -> Ints:
+        return np.asarray(self.codes - self.codes[0])
+
+    @cached_property
+    def _span(self) -> int:
+        return int(self._places[-1]) + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +206,7 @@ class OtherClients:
     spare: float
     """The slack s of the proof: that of two shares at distance 1."""
     _sums: dict[tuple[LatticeLaw, int], LatticeLaw] = field(default_factory=dict)
+    _known_rows: list[tuple[Floats, Floats]] = field(default_factory=list)
 
     def worst(self) -> float:
         """The largest separation of two shares over all cases, in units of their distance; rounded up."""
@@ -301,8 +312,8 @@ class OtherClients:
         others = convolve(self._power(self._upper, first), self._power(self._lower, lower), _DIRECT, _CUT)
         mixture = [WeightedLaw(others, 1.0)] if size == 1 else self._mixture(others, self._units(size))
         largest = -math.inf
-        for distance, rows in self._rows:
-            largest = max(largest, self._pair(mixture, rows, distance) / distance)
+        for at, (distance, _) in enumerate(self._distances):
+            largest = max(largest, self._pair(mixture, self._rows(at), distance) / distance)
             if largest >= enough:
                 break
         return largest
@@ -322,17 +333,20 @@ class OtherClients:
         return mixture
 
     @cached_property
-    def _rows(self) -> list[tuple[float, tuple[Floats, Floats]]]:
-        """The distances of two shares that are compared, and their rows."""
-        pairs = [
-            (float(upper), middle)
-            for nearest, upper in pairwise(np.linspace(0.0, 1.0, self.law.num_cells + 1))
-            for middle in {0.5 * float(nearest), 1.0 - 0.5 * float(nearest)}
-        ]
+    def _distances(self) -> list[tuple[float, float]]:
+        """The distances of two shares that are compared, and the middles of both shares."""
         return [
-            (distance, (self.law.row(middle + 0.5 * distance), self.law.row(middle - 0.5 * distance)))
-            for distance, middle in pairs
+            (upper, middle)
+            for nearest, upper in pairwise(np.linspace(0.0, 1.0, self.law.num_cells + 1).tolist())
+            for middle in {0.5 * nearest, 1.0 - 0.5 * nearest}
         ]
+
+    def _rows(self, at: int) -> tuple[Floats, Floats]:
+        """The rows of the two shares with that number, which are computed once."""
+        for distance, middle in self._distances[len(self._known_rows) : at + 1]:
+            rows = self.law.row(middle + 0.5 * distance), self.law.row(middle - 0.5 * distance)
+            self._known_rows.append(rows)
+        return self._known_rows[at]
 
     def _pair(self, mixture: list[WeightedLaw], rows: tuple[Floats, Floats], distance: float) -> float:
         """The separation of two shares at a distance; the adversary knows the component of the mixture."""

@@ -60,6 +60,7 @@ from scipy.special import ndtr, ndtri
 from fl_privquant.array_types import Floats
 
 _UNIT = 2.0**-53
+_TINY = float(np.finfo(np.float64).tiny)
 INVERSE_ERROR = 1e-13
 """Largest error of the difference of two values of scipy's inverse normal law, each below 40."""
 
@@ -80,11 +81,11 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     >>> round(pair_separation(np.array([0.7, 0.3]), np.array([0.3, 0.7]), 0.0, 0.0, 1e-15), 6)
     1.048801
     """
-    order = np.argsort(-first / np.maximum(first + second, np.finfo(np.float64).tiny), kind="stable")
+    order = (-first / np.maximum(first + second, _TINY)).argsort(kind="stable")
     first, second = first[order], second[order]
     # The sets of largest ratios, and their complements, each summed from its own end.
-    power, level = np.cumsum(first)[:-1], np.cumsum(second)[:-1]
-    other_power, other_level = np.cumsum(second[::-1])[-2::-1], np.cumsum(first[::-1])[-2::-1]
+    power, level = first.cumsum()[:-1], second.cumsum()[:-1]
+    other_power, other_level = second[::-1].cumsum()[-2::-1], first[::-1].cumsum()[-2::-1]
     upper = power + level <= other_power + other_level
     # Covers the rounding of these sums, and a wrong order of nearly equal ratios.
     relative += (first.size + 8) * _UNIT

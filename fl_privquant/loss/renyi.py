@@ -66,7 +66,7 @@ def fisher_information(law: Law) -> float:
     """
     if not is_continuous(law):
         return math.inf
-    used = law.rows.max(axis=0) > 0.0
+    used = law.largest > 0.0
     slopes = slopes_of(law)[:, used] ** 2
     at_ends = [(slopes / rows[:, used]).sum(axis=1).max() for rows in (law.start_rows, law.end_rows)]
     return float(max(at_ends)) * _FLOAT_ROOM
@@ -91,7 +91,7 @@ def renyi_per_squared_distance(law: Law, order: float) -> float:
     too_large = law.starts.size**2 * law.values.size > _MOST_WORK
     if too_large or not is_continuous(law) or order > _LARGEST_ORDER:
         return math.inf
-    used = law.rows.max(axis=0) > 0.0
+    used = law.largest > 0.0
     law = Law(law.values[used], law.starts, law.ends, law.start_rows[:, used], law.end_rows[:, used])
     reached = order / 2.0 * fisher_information(law)
     first, second = (index.ravel() for index in np.indices((law.starts.size, law.starts.size)))
@@ -118,8 +118,8 @@ def is_continuous(law: Law) -> bool:
     joined = np.array_equal(law.starts[1:], law.ends[:-1]) and np.array_equal(
         law.start_rows[1:], law.end_rows[:-1]
     )
-    used = law.rows.max(axis=0) > 0.0
-    return joined and bool(np.all(law.rows[:, used] > 0.0))
+    used = law.largest > 0.0
+    return joined and all(bool((rows[:, used] > 0.0).all()) for rows in (law.start_rows, law.end_rows))
 
 
 def slopes_of(law: Law) -> Floats:
