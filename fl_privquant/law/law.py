@@ -89,7 +89,7 @@ class Law:
     @cached_property
     def largest(self) -> Floats:
         """(m,) largest probability of each output, over all inputs."""
-        return np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0))
+        return np.asarray(np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0)))
 
     @property
     def epsilon(self) -> float:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +124,25 @@ def composed_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -
         return Bound(_normal_epsilon(pairs, delta), "exact")
     if len(parts) == 1 and parts[0].count == 1 and isinstance(parts[0].loss, PrivacyLoss):
         return Bound(_single_epsilon(parts[0].loss, delta), "exact")
+    if len(parts) == 1 and refine:
+        # The ways to count a release are compared in full, and the best of them is then counted again.
+        known = _known_bounds.setdefault(parts[0].loss, {})
+        bound = known.get((parts[0].count, delta))
+        if bound is None:
+            bound = _least_bound(parts, delta, refine)
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[parts[0].count, delta] = bound
+        return bound
+    return _least_bound(parts, delta, refine)
+
+
+# Bounds that were counted in full, by the loss, and how many are kept for each loss.
+_known_bounds: WeakKeyDictionary[Moments, dict[tuple[int, float], Bound]] = WeakKeyDictionary()
+_MOST_KNOWN = 64
+
+
+def _least_bound(parts: Sequence[Part], delta: float, refine: bool) -> Bound:
     bounds = [Bound(pure_epsilon(parts), "pure")]
     if delta > 0.0 and not refine:
         bounds.append(Bound(quick_epsilon(parts, delta), "rdp"))

@@ -155,8 +155,10 @@ def _best_of_fixed(parts: Sequence[Part], log_delta: float, valley: Valley | Non
             return None
         at_least = _all_bounds([part.count * _least_moments(part.loss) for part in parts], log_delta)
         return _least_above(bound, at_least)[1]
+    # Other threads may change what is kept in the meantime.
     kept = _known(parts[0].loss)
-    starts = _STARTS if kept.best is None else (kept.best - 1, kept.best, kept.best + 1)
+    last = kept.best
+    starts = _STARTS if last is None else (last - 1, last, last + 1)
     kept.best, least = _least(bound, _LOG_RATES, valley, starts)
     return least
 
