@@ -39,7 +39,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-__all__ = ["Preloaded", "set_path"]
+__all__ = ["ROOT", "Preloaded", "set_path"]
 
 ROOT = Path(__file__).parents[1]
 

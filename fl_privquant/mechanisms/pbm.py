@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from fl_privquant.statement import LOCAL, View
 
 _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
+_WORDS_TOGETHER = 1 << 12
 _ERROR_PANELS = 512
 # Another, slower certificate is tried if the error is more than this times that of a central Gaussian.
 _LAX = 1.1
@@ -137,9 +138,17 @@ class PbmMechanism(SumOfBits, kind="pbm"):
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
-        total = np.zeros(np.shape(x), dtype=code_type(self.trials.bit_length()))
-        for _ in range(self.trials):
-            total += self._sampler.encode(x, clip=clip, stream=stream, threads=threads)
+        draw = partial(self._sampler.encode, clip=clip, stream=stream, threads=threads)
+        # The first trial by itself: errors then count the inputs as they were given.
+        total = draw(x).astype(code_type(self.trials.bit_length()))
+        # Trials of few inputs are drawn together, with the same words as one after the other.
+        together = min(max(_WORDS_TOGETHER // max(total.size, 1), 1), self.trials)
+        inputs = x if together == 1 else np.asarray(x)
+        for first in range(1, self.trials, together):
+            if (count := min(together, self.trials - first)) == 1:
+                total += draw(inputs)
+            else:
+                total += draw(np.broadcast_to(inputs, (count, *total.shape))).sum(axis=0, dtype=total.dtype)
         return total
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:

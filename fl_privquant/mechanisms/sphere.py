@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -31,6 +30,8 @@ _GRID = 2001
 _TRAPEZOIDS = 4001
 FEW_NUMBERS = 1 << 12
 """Vectors of a seed are kept for a while if they have no more numbers than this in all."""
+
+_NONE_KEPT = np.empty((0, 1), dtype=np.float32)
 
 
 def cap_share(height: Floats, dimension: int) -> Floats:
@@ -112,7 +113,6 @@ def _length(height: Floats, epsilon: float, dimension: int) -> Floats:
     return np.asarray(lift * cap_mean(height, dimension) / (1.0 + lift * cap_share(height, dimension)))
 
 
-@dataclass(frozen=True)
 class RandomCodebook:
     """Random unit vectors that are derived from a seed; each can be computed without the others.
 
@@ -120,9 +120,12 @@ class RandomCodebook:
     pair from one word of a :class:`RandomStream`.
     """
 
-    seed: int
-    draw: int
-    dimension: int
+    def __init__(self, seed: int, draw: int, dimension: int) -> None:
+        self.seed = seed
+        self.draw = draw
+        self.dimension = dimension
+        # The normal numbers of a small codebook, from when its projections were computed.
+        self._kept = _NONE_KEPT
 
     @property
     def _words(self) -> int:
@@ -157,7 +160,8 @@ class RandomCodebook:
 
     def codeword(self, index: int) -> Floats:
         """(dimension,) the unit vector at an index."""
-        normals = self.normals(index, 1)[0].astype(np.float64)
+        row = self._kept[index] if index < len(self._kept) else self.normals(index, 1)[0]
+        normals = row.astype(np.float64)
         return np.asarray(normals / euclidean_norm(normals))
 
     def projections(self, levels: int, x: Floats) -> Floats:
@@ -167,6 +171,8 @@ class RandomCodebook:
         products = np.empty(levels)
         for first in range(0, levels, rows):
             part = self.normals(first, min(rows, levels - first))
+            if levels * self.dimension <= FEW_NUMBERS:
+                self._kept = part
             lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
             products[first : first + rows] = (part @ inputs) / lengths
         return products

@@ -103,12 +103,16 @@ def encode_in_chunks(
     def encode_range(begin: int, end: int) -> int:
         """Encode the inputs from ``begin`` to ``end``; the result is how many of them are not finite."""
         buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
-        reader = randomness.reader(first_word + begin)
+        # A single chunk is read at its address: a stream that encodes many small updates keeps its reader.
+        read = randomness.reader(first_word + begin).read if end - begin > _CHUNK else None
         not_finite = 0
         for start in range(begin, end, _CHUNK):
             stop = min(start + _CHUNK, end)
             words = buffer[: stop - start]
-            reader.read(words)
+            if read is not None:
+                read(words)
+            elif words.size:
+                randomness.fill(words, first_word + start)
             part = _readable(source.read(start, stop))
             second_words = first_word + source.size + start
             chunk = Chunk(part, float(clip), words, codes[start:stop], randomness, second_words)

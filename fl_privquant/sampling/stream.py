@@ -33,6 +33,8 @@ _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
 # How many words a continuation takes at a time.
 _WORDS_AT_ONCE = 32
+# Up to this many words are read by a reader that the stream keeps, one thread at a time.
+_FEW_WORDS = 1 << 10
 
 
 class RandomStream:
@@ -55,6 +57,8 @@ class RandomStream:
         self._simulated = simulated
         self._reserved = 0
         self._lock = threading.Lock()
+        self._kept_reader: WordReader | None = None
+        self._reading = threading.Lock()
 
     @classmethod
     def secure(cls) -> RandomStream:
@@ -111,7 +115,27 @@ class RandomStream:
 
         Nothing is reserved here: the address should come from :meth:`reserve`.
         """
-        self.reader(first_word).read(out)
+        if out.size > _FEW_WORDS:
+            self.reader(first_word).read(out)
+            return
+        with self._reading:
+            self._moved_to(first_word).read(out)
+
+    def integer(self, first_word: int, count: int) -> int:
+        """The ``count`` words from address ``first_word`` on as one integer, as :meth:`WordReader.integer`.
+
+        Nothing is reserved, as for :meth:`fill`.
+        """
+        with self._reading:
+            return self._moved_to(first_word).integer(count)
+
+    def _moved_to(self, first_word: int) -> WordReader:
+        """The reader that the stream keeps, at that address; only for the thread that holds its lock."""
+        if self._kept_reader is None:
+            self._kept_reader = self.reader(first_word)
+        else:
+            self._kept_reader.move(first_word)
+        return self._kept_reader
 
     def reader(self, first_word: int) -> WordReader:
         """A reader of the words from address ``first_word`` on; nothing is reserved, as for :meth:`fill`."""
@@ -125,20 +149,31 @@ Randomness: TypeAlias = RandomStream | None
 class WordReader:
     """Reads the words of a stream one after the other, in one thread.
 
-    To begin at an address takes as long as to read thousands of words, so a reader should be kept.
+    To set a reader up takes as long as to read thousands of words, so a reader should be kept.
     """
 
     def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
+        self._encryptor = Cipher(algorithm, modes.CTR(self._counter(first_word))).encryptor()
+        self._begin(first_word)
+
+    def move(self, first_word: int) -> None:
+        """Go on at another address, which takes a tenth of the time of a new reader."""
+        self._encryptor.reset_nonce(self._counter(first_word))
+        self._begin(first_word)
+
+    @staticmethod
+    def _counter(first_word: int) -> bytes:
+        """The counter of the block that a word is in."""
         if not 0 <= first_word <= _MAX_WORDS:
             raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
-        self._left = _MAX_WORDS - first_word
         # Modulo the number of words, as the counter after the last word is the first one again; no word
         # is read from there.
-        block, skipped_words = divmod(first_word % _MAX_WORDS, 2)
-        counter = modes.CTR(block.to_bytes(_BLOCK_BYTES, "big"))
-        self._encryptor = Cipher(algorithm, counter).encryptor()
-        if skipped_words:
-            self._encryptor.update(_ZEROS[: skipped_words * _WORD_BYTES])
+        return (first_word % _MAX_WORDS // 2).to_bytes(_BLOCK_BYTES, "big")
+
+    def _begin(self, first_word: int) -> None:
+        self._left = _MAX_WORDS - first_word
+        if first_word % 2:
+            self._encryptor.update(_ZEROS[:_WORD_BYTES])
 
     def read(self, out: Words) -> None:
         """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
@@ -178,7 +213,8 @@ class Continuation:
     """Uniform integers from the words that belong to one word of a stream."""
 
     def __init__(self, stream: RandomStream, word: int) -> None:
-        self._reader = stream.reader(continuation_address(word))
+        self._stream = stream
+        self._next_word = continuation_address(word)
         self._pool = 0
         self._pool_bits = 0
 
@@ -195,5 +231,6 @@ class Continuation:
                 return drawn
 
     def _refill(self) -> None:
-        self._pool |= self._reader.integer(_WORDS_AT_ONCE) << self._pool_bits
+        self._pool |= self._stream.integer(self._next_word, _WORDS_AT_ONCE) << self._pool_bits
         self._pool_bits += 8 * _WORD_BYTES * _WORDS_AT_ONCE
+        self._next_word += _WORDS_AT_ONCE

@@ -19,7 +19,7 @@ from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
 from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_roster, graph_parameters
-from fl_privquant.secagg.sharing import commitment, deal, derived_share, draw_dealing
+from fl_privquant.secagg.sharing import commitment, deal, draw_dealing, held_shares
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
 from fl_privquant.secagg.wire import ClientMessage, Message, Octets
 
@@ -117,8 +117,7 @@ class ClientRound(ClientState):
             share, corrections = deal(secrets, kept, proposal.threshold, self._client_id, holders, pairs)
             # The client keeps no share of its own wrapping seed: while it can answer, it is not lost.
             self._held[self._client_id] = bytearray(share[:_SHARE])
-            for peer, pair in pairs.items():
-                self._held[peer] = bytearray(derived_share(pair, peer, self._client_id))
+            self._held |= held_shares(pairs, self._client_id)
             message = self._signed(
                 messages.SharedSeeds,
                 commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),

@@ -54,7 +54,8 @@ class Graph:
         self._complete = k == n - 1
         # On a ring: how many neighbours a client has on either side, and where on it each client stands.
         self._reach, self._places = k // 2, np.argsort(self._order)
-        self._steps = np.concatenate([np.arange(-self._reach, 0), np.arange(1, self._reach + 1)])
+        # The order with its ends repeated: a client and its neighbours are one stretch of it.
+        self._ring = np.concatenate([self._order[n - self._reach :], self._order, self._order[: self._reach]])
         # On a spread graph a row of neighbours for each client, increasing.
         self._table: NDArray[np.int32] | None = None
         if parameters.spread:
@@ -70,8 +71,10 @@ class Graph:
         if self._complete:
             return [other for other in range(len(self._order)) if other != place]
         if self._table is None:
-            around = (self._places[place] + self._steps) % len(self._order)
-            return sorted(self._order[around].tolist())
+            first = self._places[place]
+            around: list[int] = self._ring[first : first + 2 * self._reach + 1].tolist()
+            del around[self._reach]
+            return sorted(around)
         # Where cycles have an edge in common, a neighbour stands in a row more than once.
         return list(dict.fromkeys(self._table[place].tolist()))
 
@@ -86,9 +89,7 @@ class Graph:
         marked, places = np.zeros(len(self._order), dtype=bool), sorted(alive)
         marked[places] = True
         if self._table is None:
-            # Cumulative counts along the ring, whose ends are repeated: a client and its neighbours are one
-            # stretch of it.
-            counted = np.concatenate([[0], np.cumsum(np.pad(marked[self._order], self._reach, mode="wrap"))])
+            counted = np.concatenate([[0], np.cumsum(marked[self._ring])])
             first = self._places[places]
             return int((counted[first + 2 * self._reach + 1] - counted[first]).min())
         rows = self._table[places]

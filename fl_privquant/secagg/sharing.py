@@ -34,6 +34,8 @@ from fl_privquant.secagg.messages import RosterEntry, SharedSeeds
 
 _ENDS: Final = struct.Struct("<QQ")
 _NUM_SECRETS: Final = 2
+# Bytes of a holder's shares of both seeds.
+_DEALT_BYTES: Final = _NUM_SECRETS * shamir.SHARE_BYTES
 
 
 def corrected_holders(dealer: int, holders: Sequence[int], threshold: int) -> list[int]:
@@ -47,8 +49,13 @@ def corrected_holders(dealer: int, holders: Sequence[int], threshold: int) -> li
 
 def derived_share(pair: bytes | bytearray, dealer: int, holder: int) -> bytes:
     """The holder's shares of the dealer's two seeds, before their correction: both can derive them."""
-    size = _NUM_SECRETS * shamir.STREAM_BYTES
-    return shamir.share_from(keys.expand(pair, size, keys.DEALT_SHARE, _ENDS.pack(dealer, holder)))
+    return shamir.share_from(_stream_of(pair, dealer, holder))
+
+
+def held_shares(pairs: Mapping[int, bytes | bytearray], holder: int) -> dict[int, bytearray]:
+    """What :func:`derived_share` gives for each dealer, at once, which is faster for many."""
+    streams = b"".join([_stream_of(pair, dealer, holder) for dealer, pair in pairs.items()])
+    return dict(zip(pairs, map(bytearray, _parts(shamir.share_from(streams))), strict=True))
 
 
 def draw_dealing(private: bytes | bytearray, graph_digest: bytes) -> bytes:
@@ -69,21 +76,15 @@ def deal(
 
     ``kept`` are uniform bytes for the dealer's own share, for when it is among the first holders.
     """
-    derived = {
-        holder: shamir.share_from(kept) if holder == dealer else derived_share(pairs[holder], dealer, holder)
-        for holder in holders
-    }
-    joined = b"".join([derived[holder] for holder in holders[: threshold - 1]])
-    first = np.frombuffer(joined, dtype=np.uint8).reshape(-1, _NUM_SECRETS * shamir.SHARE_BYTES)
-    rest: NDArray[np.uint8] = shamir.complete(secrets, first, len(holders))
-    shares = dict(zip(holders[threshold - 1 :], rest, strict=True))
-    corrections = [
-        shamir.difference(shares[holder].tobytes(), derived[holder])
-        for holder in corrected_holders(dealer, holders, threshold)
-    ]
-    own = shares[dealer].tobytes() if dealer in shares else derived[dealer]
+    streams = [kept if holder == dealer else _stream_of(pairs[holder], dealer, holder) for holder in holders]
+    derived = np.frombuffer(shamir.share_from(b"".join(streams)), np.uint8).reshape(-1, _DEALT_BYTES)
+    rest: NDArray[np.uint8] = shamir.complete(secrets, derived[: threshold - 1], len(holders))
+    place = holders.index(dealer)
+    own = (derived[place] if place < threshold - 1 else rest[place - threshold + 1]).tobytes()
+    others = [at for at in range(len(rest)) if at != place - threshold + 1]
+    corrections = shamir.difference(rest[others].tobytes(), derived[threshold - 1 :][others].tobytes())
     rest.fill(0)
-    return own, corrections
+    return own, _parts(corrections)
 
 
 def commitment(seed: bytes | bytearray, round_digest: bytes, purpose: bytes, owner: bytes) -> bytes:
@@ -265,3 +266,14 @@ def _combined(shares: Mapping[int, bytes], is_right: Callable[[bytearray], bool]
 
 def _rows(shares: Mapping[int, bytes]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(shares.values()), dtype=np.uint8).reshape(-1, shamir.SHARE_BYTES)
+
+
+def _stream_of(pair: bytes | bytearray, dealer: int, holder: int) -> bytes:
+    """Uniform bytes that a dealer and a holder both derive for the holder's shares."""
+    size = _NUM_SECRETS * shamir.STREAM_BYTES
+    return keys.expand(pair, size, keys.DEALT_SHARE, _ENDS.pack(dealer, holder))
+
+
+def _parts(shares: bytes) -> list[bytes]:
+    """The shares of both seeds of each holder, which follow on one another."""
+    return [shares[at : at + _DEALT_BYTES] for at in range(0, len(shares), _DEALT_BYTES)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import errno
 import itertools
-import multiprocessing
 import os
 import shutil
 import sys
@@ -23,7 +22,8 @@ from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
 from fl_privquant.files import remove_leftovers, replace_file
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger, ledger_path
-from tests.flower.test_mod import DIMENSION, ask, train
+from tests.flower.test_mod import DIMENSION, ask, in_two_processes, train
+from tests.preloaded import Preloaded
 
 RUN_IDS = itertools.count(1 << 42)
 
@@ -316,18 +316,15 @@ def test_the_state_adds_what_this_process_has_not_seen() -> None:
     assert rounds == [1, 2, 2, 3, 7]
 
 
-def _in_another_process(arguments: tuple[Path, bytes, int]) -> int:
-    path, blob, count = arguments
-    mod = PrivQuantMod(2.0, budget=5 * DIMENSION * 1.0, ledger_file=path)
+def answered(path: str, blob: bytes, count: int) -> int:
+    mod = PrivQuantMod(2.0, budget=5 * DIMENSION * 1.0, ledger_file=Path(path))
     contexts = (fresh(1) for _ in range(count))
     return sum(mod(ask(blob), context, train).has_content() for context in contexts)
 
 
-def test_processes_share_a_budget_by_its_file(tmp_path: Path) -> None:
+def test_processes_share_a_budget_by_its_file(tmp_path: Path, preloaded_small: Preloaded) -> None:
     blob = pq.design("one_bit", epsilon=1.0).to_bytes()
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        answered = pool.map(_in_another_process, [(tmp_path / "ledger", blob, 4)] * 2)
-    assert sum(answered) == 5
+    assert sum(in_two_processes(preloaded_small, answered, str(tmp_path / "ledger"), blob, 4)) == 5
 
 
 def node(**config: object) -> Context:

@@ -1,8 +1,9 @@
 import itertools
 import math
-import multiprocessing
 import pickle
+import subprocess
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fl_privquant.flower.engines.internals import server_identity
 from fl_privquant.flower.protocol import PROTOCOL_VERSION, Reply, Request
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
+from tests.preloaded import ROOT
 
 DIMENSION = 25
 RUN_IDS = itertools.count(1 << 40)
@@ -367,14 +369,24 @@ def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
     assert "nothing more may be" in refused(fresh, ask(mechanism), client(), never)
 
 
-def _spend(path, blob, count):
-    mod = PrivQuantMod(2.0, budget=10 * DIMENSION * 2.0, ledger_file=path)
+def in_two_processes(programs, function, *arguments):
+    """What a function of a test returns in two other processes at once: a number each."""
+    name = function.__name__
+    text = f"from {function.__module__} import {name}; print({name}{arguments!r})"
+    program = [programs.python, "-c", text]
+    started = [subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
+    said = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    return [int(number) for number in said]
+
+
+def spend(path, blob, count):
+    mod = PrivQuantMod(2.0, budget=10 * DIMENSION * 2.0, ledger_file=Path(path))
     return sum(mod(ask(blob), client(), train).has_content() for _ in range(count))
 
 
-def test_processes_that_share_a_ledger_file_share_its_budget(mechanism, tmp_path):
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        spent = pool.starmap(_spend, [(tmp_path / "ledger", mechanism.to_bytes(), 8)] * 2)
+def test_processes_that_share_a_ledger_file_share_its_budget(mechanism, tmp_path, preloaded_small):
+    spent = in_two_processes(preloaded_small, spend, str(tmp_path / "ledger"), mechanism.to_bytes(), 8)
     assert sum(spent) == 10
 
 

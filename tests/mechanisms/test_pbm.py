@@ -117,3 +117,18 @@ def test_bad_input(parameters: dict[str, Any], message: str) -> None:
 def test_sums_whose_divergence_cannot_be_computed(num_clients: int, order: float, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         aggregate_renyi(15, 0.25, num_clients, order)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (3, 5), (2049,), (4097,)])
+@pytest.mark.parametrize("levels", [2, 3, 16])
+def test_trials_that_are_drawn_together_are_those_one_after_the_other(
+    shape: tuple[int, ...], levels: int
+) -> None:
+    mechanism = pq.design("pbm", epsilon=1.0, levels=levels)
+    x = np.random.default_rng(2).uniform(-1.2, 1.2, shape)
+    streams = [pq.RandomStream.seeded(6) for _ in range(2)]
+    trials = [mechanism._sampler.encode(x, clip=0.9, stream=streams[0]) for _ in range(mechanism.trials)]
+    codes = mechanism.encode(x, 0.9, streams[1])
+    assert codes.shape == shape
+    np.testing.assert_array_equal(codes, np.sum(trials, axis=0, dtype=codes.dtype))
+    assert streams[0].reserve(0) == streams[1].reserve(0)

@@ -132,12 +132,22 @@ def test_a_codeword_is_the_same_alone_and_among_others() -> None:
     codebook = RandomCodebook(seed=9, draw=0, dimension=7)
     x = np.arange(7.0)
     together = codebook.projections(20, x)
-    alone = [codebook.codeword(index) @ x for index in range(20)]
+    alone = [RandomCodebook(seed=9, draw=0, dimension=7).codeword(index) @ x for index in range(20)]
     assert np.allclose(together, alone, rtol=1e-5, atol=1e-5)
     assert np.isclose(np.linalg.norm(codebook.codeword(3)), 1.0)
     mechanism = designed(dimension=7, levels=20)
     near = mechanism._near(codebook, x)
     assert set(near.tolist()) == set(np.argsort(alone)[-mechanism.num_near :].tolist())
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 7, 16, 33, 100])
+def test_what_a_small_codebook_keeps_is_what_it_would_draw_again(dimension: int) -> None:
+    """To the last bit: a client that has just encoded decodes as the server does."""
+    kept, server = (RandomCodebook(seed=5, draw=1, dimension=dimension) for _ in range(2))
+    kept.projections(40, np.ones(dimension))
+    # Index 40 is beyond what is kept.
+    for index in (0, 1, 6, 38, 39, 40):
+        np.testing.assert_array_equal(kept.codeword(index), server.codeword(index))
 
 
 def test_the_design_chooses_as_many_codewords_as_it_needs() -> None:

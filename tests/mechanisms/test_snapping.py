@@ -114,11 +114,8 @@ class _Stream:
         assert first_word < 1 << 64
         out[:] = 0
 
-    def reader(self, first_word: int) -> _Stream:
+    def integer(self, first_word: int, count: int) -> int:
         assert first_word >= 1 << 64
-        return self
-
-    def integer(self, count: int) -> int:
         words, self.continuation = self.continuation[:count], self.continuation[count:]
         padded = [*words, *[2**64 - 1] * (count - len(words))]
         return sum(word << 64 * place for place, word in enumerate(padded))

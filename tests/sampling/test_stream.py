@@ -54,6 +54,31 @@ def test_an_integer_is_the_next_words(first_word: int) -> None:
         last.integer(1)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    reads=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 50), st.integers(0, (2 << 128) - 5000)),
+            st.sampled_from([0, 1, 2, 33, stream_module._FEW_WORDS, stream_module._FEW_WORDS + 1]),
+        ),
+        max_size=6,
+    )
+)
+def test_a_reader_that_is_moved_reads_what_a_new_one_does(reads: list[tuple[int, int]]) -> None:
+    """A stream keeps one reader for few words, wherever they are."""
+    stream = RandomStream.seeded(4)
+    for first_word, count in reads:
+        new = np.empty(count, dtype=np.uint64)
+        stream.reader(first_word).read(new)
+        np.testing.assert_array_equal(read(stream, first_word, count), new)
+        assert stream.integer(first_word, count) == stream.reader(first_word).integer(count)
+    with pytest.raises(InvalidSpecError, match="outside the stream"):
+        stream.integer((2 << 128) + 1, 1)
+    with pytest.raises(InvalidSpecError, match="left of the stream"):
+        stream.integer((2 << 128) - 1, 2)
+    np.testing.assert_array_equal(read(stream, 3, 4), read(RandomStream.seeded(4), 3, 4))
+
+
 def test_seeded_streams_never_change() -> None:
     # Recorded results depend on these words: a change of the derivation needs a new domain string.
     assert [hex(word) for word in RandomStream.seeded(0).words(2)] == [

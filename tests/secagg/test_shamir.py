@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.secagg import shamir
+from fl_privquant.secagg import shamir, sharing
 from fl_privquant.secagg.sharing import correctable, open_secret
 
 
@@ -288,3 +288,21 @@ def test_the_modulus_is_a_mersenne_prime() -> None:
     for _ in range(exponent - 2):
         residue = (residue * residue - 2) % shamir.PRIME
     assert residue == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_dealt_shares_are_those_that_each_holder_derives_and_the_corrections(size: int) -> None:
+    holders, secrets, kept = [7 * i + 3 for i in range(size)], os.urandom(32), os.urandom(160)
+    for dealer, threshold in itertools.product(holders, range(1, size + 1)):
+        pairs = {holder: os.urandom(32) for holder in holders if holder != dealer}
+        own, corrections = sharing.deal(secrets, kept, threshold, dealer, holders, pairs)
+        shares = {holder: sharing.derived_share(pair, dealer, holder) for holder, pair in pairs.items()}
+        needed = sharing.corrected_holders(dealer, holders, threshold)
+        for holder, correction in zip(needed, corrections, strict=True):
+            shares[holder] = shamir.corrected(shares[holder], correction)
+        rows = np.array([np.frombuffer((shares | {dealer: own})[holder], np.uint8) for holder in holders])
+        points = range(1, size + 1)
+        for chosen in itertools.combinations(points, threshold):
+            assert shamir.combine(chosen, rows[[point - 1 for point in chosen]]) == secrets
+        held = sharing.held_shares(pairs, dealer)
+        assert held == {peer: sharing.derived_share(pair, peer, dealer) for peer, pair in pairs.items()}
