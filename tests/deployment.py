@@ -119,7 +119,7 @@ class Superlink:
         preloaded = Preloaded(
             *(Path(folder), MODULES, _SCRIPTS, self.environment),
             compared=["fl_privquant"],
-            python=self._preloaded.python,
+            within=self._preloaded,
         )
         programs = self._programs.enter_context(preloaded)
         self.environment["PATH"] = os.pathsep.join([str(programs.path), self.environment["PATH"]])

@@ -94,7 +94,7 @@ def test_a_shared_process_ends_when_all_have_left(tmp_path: Path) -> None:
         # One that is started by another ends its own programs, and not the other.
         with (
             tempfile.TemporaryDirectory(prefix="pq") as folder,
-            Preloaded(Path(folder), [], {}, python=third.python) as inner,
+            Preloaded(Path(folder), [], {}, within=third) as inner,
         ):
             command = [inner.python, "-c", "import time; time.sleep(100)"]
             waiting = subprocess.Popen(command, stderr=subprocess.DEVNULL)
