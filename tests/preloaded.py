@@ -34,6 +34,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -256,6 +257,9 @@ def _serve(
     # A collection of garbage in a child would touch, and so copy, all that was loaded here.
     gc.collect()
     gc.freeze()
+    # So would the finalizers of what was made here when a child ends: torch has thousands of them.
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
     os.write(1, b"ready\n")
     children: set[int] = set()
     with contextlib.ExitStack() as locks:
