@@ -6,7 +6,7 @@
 ``python`` and the scripts in the folder ``programs.path`` are used as those of the environment. They have a
 process forked that runs the module, or the text after ``-c``, from its first line, with their arguments,
 folder, environment and files, and they end with its exit code. The rest is left to the environment's Python.
-Whoever kills such a program only ends the wait for it: tests that kill start processes of their own.
+Whoever kills such a program only ends the wait for it: :meth:`Preloaded.start` says which process to kill.
 
 :meth:`Preloaded.shared` is one such process for all workers of a run of the tests. Another :class:`Preloaded`
 can be started ``within`` it: it has loaded the same at once, and ends its own programs.
@@ -71,6 +71,17 @@ sys.exit(ended[0] if ended else "the process ended without an exit code")
 """
 
 
+# Says which process it is, and becomes a module without output.
+_MODULE = """
+import os, runpy, sys
+print(os.getpid(), flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+os.dup2(1, 2)
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
 class Preloaded:
     """A process that forks others, as long as the ``with`` block lasts.
 
@@ -119,6 +130,14 @@ class Preloaded:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+    def start(self, module: str, *arguments: str, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+        """Start a module whose output nobody reads: what waits for its end, and its id, for signals."""
+        command = [self.python, "-c", _MODULE, module, *arguments]
+        waiting = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert waiting.stdout is not None
+        with waiting.stdout as said:
+            return waiting, int(said.readline())
 
     @classmethod
     @contextlib.contextmanager
