@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import absl.logging
 import flwr.supercore  # sets its log up
@@ -16,9 +18,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fl_privquant.law.law import Law
-from tests import deployment
+from tests import preloads
 from tests.preloaded import Preloaded
 from tests.ray_cluster import RayCluster
+
+if TYPE_CHECKING:
+    import execnet
 
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -45,6 +50,22 @@ def pytest_configure() -> None:
     system = os.statvfs(_MEMORY)
     if system.f_bavail * system.f_frsize > _MEMORY_BYTES and not system.f_flag & os.ST_NOEXEC:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[execnet.XSpec]) -> None:
+    """Fork all workers from one process that has imported what tests import: that takes seconds each time.
+
+    Not for coverage, which has to see the package being imported.
+    """
+    if config.getoption("cov_source", default=None):
+        return
+    resources = contextlib.ExitStack()
+    config.add_cleanup(resources.close)
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    python = resources.enter_context(preloads.workers(factory.getbasetemp()))
+    for spec in specs:
+        spec.python = python
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -125,34 +146,16 @@ def ray_cluster(run_folder: Path, preloaded: Preloaded) -> Iterator[RayCluster]:
 
 
 @pytest.fixture(scope="session")
-def preloaded(run_folder: Path) -> Iterator[Preloaded]:
-    """Python and our command, which have loaded what runs and reports import. They are not to be killed.
-
-    All workers of a run share one, which also starts Flower's processes and Ray's workers.
-    """
-    modules = [
-        *("matplotlib.pyplot", "pandas", "pyarrow.parquet", "sklearn.datasets", "torch"),
-        *("fl_privquant.cli.plots", "fl_privquant.cli.printing", "fl_privquant.flower.engines"),
-        *("simulations.app", "simulations.learning", "simulations.report.build", "simulations.run_setup"),
-        *deployment.MODULES,
-    ]
-    scripts = {"fl-privquant": "fl_privquant.cli.main:main", "setup_worker.py": "tests.ray_worker:main"}
-    environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}
-    with Preloaded.shared(
-        run_folder / "preloaded", modules, scripts, environment, compared=["fl_privquant", "simulations"]
-    ) as programs:
+def preloaded_small(run_folder: Path) -> Iterator[Preloaded]:
+    """Python for runs without torch, which all workers of a run share: it is not to be killed."""
+    with preloads.small_programs(run_folder) as programs:
         yield programs
 
 
 @pytest.fixture(scope="session")
-def preloaded_small(run_folder: Path) -> Iterator[Preloaded]:
-    """Python that has loaded what a run without torch imports: forked in a third of the time."""
-    modules = ["pandas", "pyarrow.parquet", "scipy.stats", "fl_privquant.flower.engines", "simulations.app"]
-    modules += ["tests.loaded_loops"]
-    environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}
-    with Preloaded.shared(
-        run_folder / "preloaded_small", modules, {}, environment, compared=["fl_privquant", "simulations"]
-    ) as programs:
+def preloaded(run_folder: Path, preloaded_small: Preloaded) -> Iterator[Preloaded]:
+    """Python and our command, which all workers of a run share: they are not to be killed."""
+    with preloads.all_programs(run_folder, preloaded_small) as programs:
         yield programs
 
 

@@ -91,6 +91,7 @@ class Superlink:
             **os.environ,
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             # Processes of Flower look for one another's programs there.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
@@ -117,9 +118,9 @@ class Superlink:
         folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="pq"))
         # Of their own, as they end with it.
         preloaded = Preloaded(
-            *(Path(folder), MODULES, _SCRIPTS, self.environment),
+            *(Path(folder), [*MODULES, "tests.quick_flower"], _SCRIPTS, self.environment),
             compared=["fl_privquant"],
-            python=self._preloaded.python,
+            within=self._preloaded,
         )
         programs = self._programs.enter_context(preloaded)
         self.environment["PATH"] = os.pathsep.join([str(programs.path), self.environment["PATH"]])

@@ -6,10 +6,10 @@
 ``python`` and the scripts in the folder ``programs.path`` are used as those of the environment. They have a
 process forked that runs the module, or the text after ``-c``, from its first line, with their arguments,
 folder, environment and files, and they end with its exit code. The rest is left to the environment's Python.
-Whoever kills such a program only ends the wait for it: tests that kill start processes of their own.
+Whoever kills such a program only ends the wait for it: :meth:`Preloaded.start` says which process to kill.
 
-:meth:`Preloaded.shared` is one such process for all workers of a run of the tests. Its ``python`` can be what
-another :class:`Preloaded` is started by, which then has loaded everything at once, and ends its own programs.
+:meth:`Preloaded.shared` is one such process for all workers of a run of the tests. Another :class:`Preloaded`
+can be started ``within`` it: it has loaded the same at once, and ends its own programs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +71,17 @@ sys.exit(ended[0] if ended else "the process ended without an exit code")
 """
 
 
+# Says which process it is, and becomes a module without output.
+_MODULE = """
+import os, runpy, sys
+print(os.getpid(), flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+os.dup2(1, 2)
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
 class Preloaded:
     """A process that forks others, as long as the ``with`` block lasts.
 
@@ -88,8 +100,8 @@ class Preloaded:
         Packages among the modules that may lie elsewhere too, as in the folder of a Flower app; each may
         import those before it. A program has what was imported only if it would itself import the package,
         and those before it, from the same files or from copies of them.
-    python
-        What starts the process.
+    within
+        Forks the process, which then has loaded the same; if it is shared, it lasts as long.
     """
 
     def __init__(
@@ -99,7 +111,7 @@ class Preloaded:
         scripts: Mapping[str, str],
         environment: Mapping[str, str] = os.environ,
         compared: Iterable[str] = (),
-        python: str = sys.executable,
+        within: Preloaded | None = None,
     ) -> None:
         self.path = folder
         self.python = str(folder / "python")
@@ -107,7 +119,7 @@ class Preloaded:
         self._files = [name for name in scripts if name.endswith(".py")]
         self._names = ["python", *(name for name in scripts if name not in self._files)]
         self._environment = environment
-        self._starts = python
+        self._within = within
 
     def __enter__(self) -> Preloaded:
         self._process = self._start(subprocess.PIPE)
@@ -118,6 +130,14 @@ class Preloaded:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+    def start(self, module: str, *arguments: str, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+        """Start a module whose output nobody reads: what waits for its end, and its id, for signals."""
+        command = [self.python, "-c", _MODULE, module, *arguments]
+        waiting = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert waiting.stdout is not None
+        with waiting.stdout as said:
+            return waiting, int(said.readline())
 
     @classmethod
     @contextlib.contextmanager
@@ -168,9 +188,11 @@ class Preloaded:
             (self.path / name).write_text(text)
             (self.path / name).chmod(0o755)
         noted = None if note is None else str(note)
+        python = sys.executable if self._within is None else self._within.python
+        held = None if self._within is None else str(self._within.path / "input")
         with (self.path / "log").open("wb") as log:
             process = subprocess.Popen(
-                [self._starts, "-m", "tests.preloaded", address, json.dumps(self._asked), json.dumps(noted)],
+                [python, "-m", "tests.preloaded", address, json.dumps([*self._asked, noted, held])],
                 cwd=ROOT,
                 env=self._environment,
                 stdin=input_,
@@ -235,9 +257,16 @@ def _contents(origin: str) -> dict[Path, bytes]:
 
 
 def _serve(
-    address: str, modules: list[str], scripts: dict[str, str], compared: list[str], note: str | None
+    address: str,
+    modules: list[str],
+    scripts: dict[str, str],
+    compared: list[str],
+    note: str | None,
+    held: str | None,
 ) -> None:
     """Fork a child for everyone who asks, until the input is closed, which ends those that are left."""
+    # Whoever has forked this process would end it; children are not to hold what only this one needs.
+    holds = [os.open(held, os.O_WRONLY)] if held is not None and Path(held).exists() else []
     for name in modules:
         importlib.import_module(name)
     sys.meta_path.insert(0, _Compared(compared))
@@ -247,6 +276,9 @@ def _serve(
     # A collection of garbage in a child would touch, and so copy, all that was loaded here.
     gc.collect()
     gc.freeze()
+    # So would the finalizers of what was made here when a child ends: torch has thousands of them.
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
     os.write(1, b"ready\n")
     children: set[int] = set()
     with contextlib.ExitStack() as locks:
@@ -261,6 +293,8 @@ def _serve(
             child = os.fork()
             if child == 0:
                 listening.close()
+                for file in holds:
+                    os.close(file)
                 _answer(asking, scripts)
             asking.close()
             children.add(child)
@@ -276,7 +310,9 @@ def _is_left(note: str | None, locks: contextlib.ExitStack) -> bool:
     if note is None:
         return True
     with contextlib.ExitStack() as tried:
-        tried.enter_context(_locked(Path(note)))
+        # Where the folder of the tests is gone, nobody can join.
+        with contextlib.suppress(FileNotFoundError):
+            tried.enter_context(_locked(Path(note)))
         if not select.select([0], [], [], 0)[0]:
             return False
         locks.push(tried.pop_all())
@@ -344,4 +380,4 @@ def _exit_code(said: Any) -> int:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], *json.loads(sys.argv[2]), json.loads(sys.argv[3]))
+    _serve(sys.argv[1], *json.loads(sys.argv[2]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,14 @@ def test_what_programs_import_is_there_already(preloaded: Preloaded, tmp_path: P
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout == "True False\n"
 
 
+def test_a_started_module_can_be_killed(preloaded: Preloaded, tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text("import time\nwhile True:\n    time.sleep(100)\n")
+    waiting, pid = preloaded.start("endless", folder=tmp_path)
+    assert waiting.poll() is None
+    os.kill(pid, signal.SIGKILL)
+    assert waiting.wait(20) == 1
+
+
 def test_a_file_that_is_named_is_a_function(tmp_path: Path) -> None:
     (tmp_path / "called.py").write_text("import sys\ndef main():\n    print(__name__, sys.argv)\n")
     (tmp_path / "file.py").write_text("print('as a file')")
@@ -94,7 +103,7 @@ def test_a_shared_process_ends_when_all_have_left(tmp_path: Path) -> None:
         # One that is started by another ends its own programs, and not the other.
         with (
             tempfile.TemporaryDirectory(prefix="pq") as folder,
-            Preloaded(Path(folder), [], {}, python=third.python) as inner,
+            Preloaded(Path(folder), [], {}, within=third) as inner,
         ):
             command = [inner.python, "-c", "import time; time.sleep(100)"]
             waiting = subprocess.Popen(command, stderr=subprocess.DEVNULL)

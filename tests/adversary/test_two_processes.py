@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 SIZE = "federation.num_clients=5", "federation.rounds=40", "task=mean", "task.dimension=3000"
 
 
-def simulation(output: Path, python: str = sys.executable) -> list[str]:
-    return [python, "-m", "simulations.run", *SIZE, "mechanism=one_bit", f"output={output}"]
+def simulation(output: Path) -> list[str]:
+    return ["simulations.run", *SIZE, "mechanism=one_bit", f"output={output}"]
 
 
 def wait_for(path: Path, pattern: str) -> Path:
@@ -44,13 +44,12 @@ def wait_for(path: Path, pattern: str) -> Path:
 def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(
     tmp_path: Path, preloaded: Preloaded
 ) -> None:
-    quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    first = subprocess.Popen(simulation(tmp_path), **quiet)  # type: ignore[call-overload]
+    first, pid = preloaded.start(*simulation(tmp_path), folder=ROOT)
     try:
         wait_for(tmp_path, "default/*/run.checkpoint")
-        first.send_signal(signal.SIGSTOP)  # it holds the run, however long the second one takes to start
+        os.kill(pid, signal.SIGSTOP)  # it holds the run, however long the second one takes to start
         second = subprocess.run(
-            simulation(tmp_path, preloaded.python),
+            [preloaded.python, "-m", *simulation(tmp_path)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -58,13 +57,13 @@ def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(
             timeout=200,
         )
         assert second.returncode == 2
-        assert f"is in use by process {first.pid} on " in second.stderr
+        assert f"is in use by process {pid} on " in second.stderr
         assert "Traceback" not in second.stderr
     finally:
-        first.kill()
+        os.kill(pid, signal.SIGKILL)
         first.wait()
     third = subprocess.run(
-        simulation(tmp_path, preloaded.python),
+        [preloaded.python, "-m", *simulation(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,

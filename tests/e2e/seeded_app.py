@@ -67,11 +67,13 @@ class Recording(PrivQuantStrategy):
 
 def run(grid, context, private):
     config = context.run_config
+    clients, fraction = int(config["clients"]), float(config.get("fraction", 1.0))
     inner = FedAvg(
-        fraction_train=float(config.get("fraction", 1.0)),
+        fraction_train=fraction,
         fraction_evaluate=0.0,
-        min_train_nodes=1,
-        min_available_nodes=int(config["clients"]),
+        # Flower takes the fraction of the nodes that are connected before it waits for all of them.
+        min_train_nodes=int(fraction * clients),
+        min_available_nodes=clients,
     )
     strategy = inner
     if private:

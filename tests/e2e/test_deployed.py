@@ -27,7 +27,7 @@ SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
 def run_all(preloaded, folder):
     """Three apps at once on a SuperLink with four SuperNodes, over TLS; each node has a key of its own.
 
-    Flower asks for messages every few seconds. Each app would wait for that alone, and longer than it runs.
+    Flower asks for messages now and then. Each app would wait for that alone, and longer than it runs.
     """
     known_clients = make_known_clients(folder)
     nodes = Federation(CLIENTS, node_config=node_config_of(known_clients))

@@ -10,7 +10,6 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -391,13 +390,12 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Prel
         "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
         "federation.rounds=6", "encoding=quantile", "study=killed",
     ]  # fmt: skip
-    command = [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    waiting, pid = preloaded.start("simulations.run", *sweep, f"output={tmp_path}", folder=ROOT)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not _some_rounds(tmp_path / "killed", runs=2, rounds=2):
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    os.kill(pid, signal.SIGKILL)
+    waiting.wait()
     unfinished = [path for path in (tmp_path / "killed").iterdir() if not (path / "summary.json").exists()]
     assert unfinished, "the sweep was over before it could be killed"
     finished = {
