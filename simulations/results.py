@@ -112,11 +112,12 @@ class RunDirectory:
         """Write a file."""
         self._replace(name, lambda path: path.write_bytes(content))
 
-    def write_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Write the rows so far, as parquet and CSV."""
+    def write_rows(self, rows: list[dict[str, Any]], final: bool = False) -> None:
+        """Write the rows so far as CSV, and those of a finished run also as parquet."""
         frame = pd.DataFrame(rows)
         self._replace("rounds.csv", lambda path: frame.to_csv(path, index=False))
-        self._replace("rounds.parquet", lambda path: frame.to_parquet(path, index=False))
+        if final:
+            self._replace("rounds.parquet", lambda path: frame.to_parquet(path, index=False))
 
     def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
         with _clear_errors(self.path):

@@ -180,7 +180,7 @@ class Outputs(contextlib.ExitStack):
     ) -> None:
         """Write the final rows, the mechanism, and the provenance with the privacy statements."""
         config, mechanism, dimension = self._config, self._setup.mechanism, self._setup.dimension
-        self._directory.write_rows(rows)
+        self._directory.write_rows(rows, final=True)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
         if config.mechanism["name"] == CENTRAL:
             statements = [*statements, run_statement(config, mechanism, dimension)]

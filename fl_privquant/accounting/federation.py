@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -259,7 +260,7 @@ class FederationLedger:
         if last is None:
             raise InvalidSpecError("ledger: no release was asked for yet, so there is no round to state")
         seen = last.release if in_sum else last.local
-        return Accountant([seen]).statement(delta, Unit.ROUND, refine)
+        return _round_statement(seen, delta, refine)
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain values, for a checkpoint."""
@@ -433,6 +434,12 @@ def _views_of(asked: _Asked) -> list[int | float | None]:
 
 def _models_view(num_honest: int | None, sampled: float | None) -> View | None:
     return None if sampled is None else View(num_honest, sampled)
+
+
+# Kept, as most rounds release the same, and the end of a run states the last one several times.
+@lru_cache(maxsize=32)
+def _round_statement(release: Release, delta: float, refine: bool) -> PrivacyStatement:
+    return Accountant([release]).statement(delta, Unit.ROUND, refine)
 
 
 def _least_statement(counts: Mapping[Release, int], delta: float, refine: bool) -> PrivacyStatement:

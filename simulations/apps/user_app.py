@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
 import threading
 import tomllib
@@ -156,7 +157,13 @@ class UserApp:
             return False
         file = getattr(module, "__file__", None)
         places = [file] if file else list(getattr(module, "__path__", ()))
-        paths = [Path(place) for place in places if isinstance(place, str)]
+        # Only few of thousands of modules are worth a path, which takes longer than the comparison of texts.
+        root = str(self.folder)
+        paths = [
+            Path(place)
+            for place in places
+            if isinstance(place, str) and os.path.normpath(place).startswith(root)
+        ]
         inside = [path.relative_to(self.folder).parts for path in paths if path.is_relative_to(self.folder)]
         return any(not _INSTALLED & set(parts) and not _hidden(parts) for parts in inside)
 
