@@ -65,6 +65,7 @@ _MOST_RATE = 1e5
 _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class Budget:
     """The most that a client may spend over all releases: their total epsilon at this delta.

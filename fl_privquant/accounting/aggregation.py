@@ -123,6 +123,7 @@ class _HonestSum(Aggregation):
         return summed
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class SimulatedSum(_HonestSum):
     """The server adds codes up in the open, and privacy is counted as if it saw only their sum.
@@ -143,6 +144,7 @@ class SimulatedSum(_HonestSum):
     simulated: ClassVar[str] = "codes are added up in the open and counted as if only their sum were seen"
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class SecureSum(_HonestSum):
     """The server learns the sum of the codes of a round's clients and nothing else.

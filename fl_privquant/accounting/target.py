@@ -7,6 +7,7 @@ ledger enforces. A strategy does what the plan assumes, because it reads its set
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _ROUNDS = checks.whole_in(1, 1 << 20)
 _LEARNS = 3.0
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class Target:
     """The privacy loss that a client's whole run may have at most; :meth:`plan` finds an encoding for it.
@@ -185,7 +187,17 @@ class Target:
         clip = None if clip is None else checks.positive("clip", clip)
         aggregation = SecureSum() if aggregation is None else aggregation
         name = mechanism or planned_mechanisms(not aggregation.view(self.num_clients).is_local)[0]
+        taken = entry(name).spec.parameter_names()
+        for key in parameters:
+            if key not in taken:
+                raise InvalidSpecError(
+                    f"{key}: neither an argument of plan, which takes {', '.join(_PLAN_ARGUMENTS)}, nor a "
+                    f"parameter of {name!r}{checks.nearest(key, (*_PLAN_ARGUMENTS, *taken))}"
+                )
         return _Planner(self, dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
+
+
+_PLAN_ARGUMENTS = tuple(inspect.signature(Target.plan).parameters)[1:-1]
 
 
 def _check_at_most_one(**given: int | float | None) -> None:

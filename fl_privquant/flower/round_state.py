@@ -71,7 +71,7 @@ class RoundState:
 
     @property
     def reason(self) -> str:
-        """Why the round failed: how most nodes failed and, in a sum, why there is none; empty if all are silent.
+        """Why the round failed: how most nodes did and, in a sum, why there is none; empty if all are silent.
 
         A sum also fails if only some nodes do. Their reason is then not the one that ends the round.
         """

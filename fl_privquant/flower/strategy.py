@@ -44,6 +44,7 @@ class NoUsableReplyError(PrivQuantError):
     """More rounds in a row than allowed ended without any reply that could be aggregated."""
 
 
+@checks.naming_arguments
 class PrivQuantStrategy(StrategyWrapper):
     """Wraps any Flower strategy: clients send encoded updates, and the wrapped strategy sees ordinary arrays.
 

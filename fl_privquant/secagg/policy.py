@@ -22,6 +22,7 @@ from fl_privquant.secagg.wire import ClientMessage
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class ClientPolicy:
     """What a client insists on, whatever the server proposes.
