@@ -156,9 +156,8 @@ def test_an_argument_that_a_class_does_not_take_is_named_with_the_nearest_one(cl
     assert meant in names
     with pytest.raises(pq.InvalidSpecError) as refused:
         cls(**{mistyped: 3})
-    assert str(refused.value) == (
-        f"{mistyped}: not an argument of {cls.__name__}, which takes {', '.join(names)}; did you mean {meant!r}?"
-    )
+    taken = f"which takes {', '.join(names)}; did you mean {meant!r}?"
+    assert str(refused.value) == f"{mistyped}: not an argument of {cls.__name__}, {taken}"
 
 
 def test_an_argument_that_plan_does_not_take_is_named_with_the_nearest_one() -> None:

@@ -20,7 +20,7 @@ from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, entry, planned_mechanisms
 from fl_privquant.mechanisms.wish import Estimate, Wish
@@ -76,8 +76,8 @@ class Target:
     @property
     def rounds_in_words(self) -> str:
         """The number of rounds and, if it is smaller, how many of them a client takes part in."""
-        counted = self.counted_rounds
-        return f"{self.rounds} rounds" if counted == self.rounds else f"{counted} of {self.rounds} rounds"
+        rounds = counted(self.rounds, "round")
+        return rounds if self.counted_rounds == self.rounds else f"{self.counted_rounds} of {rounds}"
 
     @property
     def budget(self) -> Budget:
@@ -372,8 +372,8 @@ class Plan:
         if not self.drowns_in_noise:
             return f"{amount}: single rounds are mostly noise, which averages out over many of them."
         return (
-            f"{amount}, more than {self.target.rounds} rounds average out: the model will hardly learn; take "
-            f"more clients, fewer parameters, or a larger epsilon."
+            f"{amount}, more than {counted(self.target.rounds, 'round')} can average out: the model will "
+            f"hardly learn; take more clients, fewer parameters, or a larger epsilon."
         )
 
     @property
@@ -395,12 +395,12 @@ class Plan:
         return "\n".join(
             [
                 f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
-                f"{target.num_clients} clients.",
+                f"{counted(target.num_clients, 'client')}.",
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"It sends {self.bytes_per_round} bytes per round; the mean update's coordinates have a "
-                f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
+                f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
+                f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 self.verdict,
             ]
         )

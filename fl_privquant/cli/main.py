@@ -15,7 +15,7 @@ import fl_privquant as pq
 from fl_privquant import checks
 from fl_privquant.cli import options, program
 from fl_privquant.cli.identity_commands import identity_app
-from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.errors import CertificationError, InvalidSpecError, counted
 from fl_privquant.statement import PrivacyStatement, Unit
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def compare_command(
     printing.print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
-        title = f"{of_round.brief}, a whole update of {dimension} coordinates"
+        title = f"{of_round.brief}, a whole update of {counted(dimension, 'coordinate')}"
         split = comparison.split_among_coordinates(epsilon, dimension)
         printing.print_whole_updates(console, title, [*whole, split], dimension)
     if (stuck := comparison.stuck_by(rows)) is not None:

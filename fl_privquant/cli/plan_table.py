@@ -13,7 +13,7 @@ from rich.console import Console
 from fl_privquant.accounting import Plan, PrivacyStatement, SecureSum, Target, Unit, Wish
 from fl_privquant.cli.layout import Column, print_table, progress
 from fl_privquant.cli.printing import OVER_CENTRAL, say
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.secagg.handshake import handshake_bytes
 from fl_privquant.secagg.parameters import choose_parameters
 
@@ -96,9 +96,8 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
     name = best.encoding.mechanism.name
-    title = (
-        f"{name} for {target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates"
-    )
+    size = f"{target.rounds_in_words}, {counted(best.dimension, 'coordinate')}"
+    title = f"{name} for {target.statement(view).brief}, {size}"
     print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
     say(console, f"The first: {best.verdict}")
     say(console, "Simulate it:")
@@ -113,7 +112,7 @@ def _cells(plan: Plan) -> list[str]:
     ratio = plan.ratio_to_central
     spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
     return [
-        f"{_bits(plan)} {'bit' if _bits(plan) == 1 else 'bits'}",
+        counted(_bits(plan), "bit"),
         str(kept),
         "-" if ratio is None else f"{ratio:.4f}",
         f"{plan.noise_to_signal:.3g}",
