@@ -91,7 +91,7 @@ class _HonestSum(Aggregation):
         honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 1:
             raise InvalidSpecError(
-                f"{num_clients} clients in a round, {self.corrupt(num_clients)} of them corrupt and "
+                f"num_clients: {num_clients} in a round, minus {self.corrupt(num_clients)} corrupt and "
                 f"{self.lost(num_clients)} lost, leave no honest client in the sum; ask more clients, or "
                 f"lower corrupt_fraction ({self.corrupt_fraction:g}) or dropout_fraction "
                 f"({self.dropout_fraction:g})"
