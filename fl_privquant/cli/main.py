@@ -189,8 +189,8 @@ def plan_command(
     chosen_by = _chosen_by(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    if not local and (few := printing.too_few_honest(summed, clients)):
-        raise InvalidSpecError(f"--clients {clients}: {few}, or plan with --local")
+    if not local and (few := printing.too_few_honest(summed, clients, "plan with --local")):
+        raise InvalidSpecError(f"--clients {clients}: {few}")
     wish = Wish(
         num_clients=clients,
         dimension=dimension,

@@ -122,8 +122,7 @@ def _print_simulation(console: Console, plan: Plan) -> None:
         say(
             console,
             f"Simulate a run with this target on task=digits, whose model has {_DIGITS_COORDINATES} "
-            f"coordinates and not {size}: it is planned anew, and the same share of them is kept. (task=mean "
-            f"task.dimension={size} is a synthetic task of as many.)",
+            f"coordinates and not {size}: it is planned anew, and the same share of them is kept.",
         )
     say(console, f"  {_command(plan, task)}", copied=True)
 

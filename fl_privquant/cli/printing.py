@@ -44,19 +44,23 @@ def print_mechanism(console: Console, mechanism: Mechanism) -> None:
     console.print(table)
 
 
-def too_few_honest(summed: SecureSum, clients: int) -> str:
-    """Why the sum of so few clients hides nobody, and what would help; empty where it hides somebody."""
+def too_few_honest(summed: SecureSum, clients: int, *others: str) -> str:
+    """Why the sum of so few clients hides nobody, and what would help; empty where it hides somebody.
+
+    ``others`` are further things that would help.
+    """
     fractions = summed.corrupt_fraction, summed.dropout_fraction
     honest = honest_clients(clients, *fractions)
     if honest >= 2:
         return ""
     left = "one honest client, which no other client hides in the sum" if honest == 1 else "no honest client"
     fewest = fewest_clients(*fractions)
-    more = "" if fewest is None else f"ask {fewest} clients or more, "
+    lower = f"lower --corrupt-fraction ({fractions[0]:g}) or --dropout-fraction ({fractions[1]:g})"
+    helps = [*([] if fewest is None else [f"ask {fewest} clients or more"]), lower, *others]
+    helps[-1] = f"or {helps[-1]}" if len(helps) > 1 else helps[-1]
     return (
         f"{summed.corrupt(clients)} corrupt and {summed.lost(clients)} lost leave {left} (each share is "
-        f"rounded up to whole clients); {more}lower --corrupt-fraction ({fractions[0]:g}) or "
-        f"--dropout-fraction ({fractions[1]:g})"
+        f"rounded up to whole clients); {', '.join(helps)}"
     )
 
 

@@ -69,9 +69,10 @@ class RunAccount:
             left = sum(sampling.has_share_left(count) for count, _ in past.values())
             if past and left < needed:
                 spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
+                bound = counted(sampling.participations or 0, "round")
                 raise BudgetExhaustedError(
                     f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
-                    f"{counted(sampling.participations, 'round')}, but one needs {needed}. Spent: {spent}",
+                    f"{bound}, but a round needs {needed}. Spent: {spent}",
                     spent,
                 )
             reason = f"it needs {counted(needed, 'client')}, and {len(eligible)} of {len(nodes)} may be asked"

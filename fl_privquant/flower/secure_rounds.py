@@ -115,8 +115,8 @@ class SecureRounds:
             self._exchange(secure_mod.UNMASK, server.unmask_requests(), server.receive)
             opened = server.finish()
             self._note_rejected(server)
-        survivors = counted(len(opened.survivors), "client")
-        log(INFO, "Secure aggregation: round %d, sum of %s", self._round, survivors)
+        clients = counted(len(opened.survivors), "client")
+        log(INFO, "Secure aggregation: round %d, sum of %s", self._round, clients)
         return replace(opened, survivors=tuple(sorted(self._nodes[member] for member in opened.survivors)))
 
     @contextmanager

@@ -174,7 +174,7 @@ def test_statements_for_few_clients_say_why_there_is_no_sum(clients: int, left: 
     said = " ".join(shown.split())
     assert "The local view is the same for any number of clients. The aggregate view is not stated" in said
     assert f"1 corrupt and 1 lost leave {left}" in said
-    assert "ask 4 clients or more, lower --corrupt-fraction (0.1) or --dropout-fraction (0.1)" in said
+    assert "ask 4 clients or more, or lower --corrupt-fraction (0.1) or --dropout-fraction (0.1)." in said
     # What it advises has a sum, and nothing is said any more.
     enough = run("statement", "--mechanism", "one_bit", "--clients", "4", "--dimension", "10")
     assert "aggregate of 2" in enough
