@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import math
 import numbers
 import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from fl_privquant.errors import InvalidSpecError, one_line
+
+_Class = TypeVar("_Class")
 
 Check: TypeAlias = Callable[[str, Any], Any]
 """A check of the value of a named argument; it raises InvalidSpecError."""
@@ -92,6 +95,39 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def naming_arguments(cls: type[_Class]) -> type[_Class]:
+    """Decorate a class: an argument that it does not take is refused with the nearest one that it takes.
+
+    Python's own TypeError names the argument only. Arguments that are missing are left to Python.
+
+    >>> @naming_arguments
+    ... class Run:
+    ...     def __init__(self, rounds: int) -> None:
+    ...         self.rounds = rounds
+    >>> try:
+    ...     Run(round=3)
+    ... except InvalidSpecError as error:
+    ...     print(error)
+    round: not an argument of Run, which takes rounds; did you mean 'rounds'?
+    """
+    decorated: Any = cls
+    initialize = decorated.__init__
+    taken = [name for name in inspect.signature(initialize).parameters if name != "self"]
+
+    @functools.wraps(initialize)
+    def named(self: _Class, *arguments: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in taken:
+                raise InvalidSpecError(
+                    f"{one_line(name, 80)}: not an argument of {cls.__name__}, which takes "
+                    f"{', '.join(taken)}{nearest(name, taken)}"
+                )
+        initialize(self, *arguments, **keywords)
+
+    decorated.__init__ = named
+    return cls
 
 
 def typed(name: str, value: Any, hint: Any) -> Any:

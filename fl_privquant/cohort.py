@@ -10,6 +10,9 @@ import math
 
 from fl_privquant import checks
 
+# Fractions that leave hardly anybody need larger rounds than are of any use.
+_MOST_TRIED = 100_000
+
 
 def checked_fraction(name: str, fraction: float) -> float:
     """The fraction of clients, if it is from 0 to below 1."""
@@ -35,6 +38,27 @@ def corrupt_and_lost(num_clients: int, corrupt_fraction: float, dropout_fraction
     checked_fraction("corrupt_fraction", corrupt_fraction)
     checked_fraction("dropout_fraction", dropout_fraction)
     return count_of(corrupt_fraction, num_clients), count_of(dropout_fraction, num_clients)
+
+
+def fewest_clients(corrupt_fraction: float, dropout_fraction: float, num_honest: int = 2) -> int | None:
+    """The smallest round of which the fractions leave ``num_honest`` honest clients; None if none does.
+
+    >>> fewest_clients(0.1, 0.1), fewest_clients(0.0, 0.0), fewest_clients(0.5, 0.5)
+    (4, 2, None)
+    """
+    left = 1.0 - corrupt_fraction - dropout_fraction
+    if left <= 0.0:
+        return None
+    # Rounding up takes less than one client for each of the fractions.
+    largest = math.ceil((num_honest + 2) / left)
+    return next(
+        (
+            number
+            for number in range(num_honest, min(largest, _MOST_TRIED) + 1)
+            if honest_clients(number, corrupt_fraction, dropout_fraction) >= num_honest
+        ),
+        None,
+    )
 
 
 def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:

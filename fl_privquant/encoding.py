@@ -61,6 +61,7 @@ def norm_share(kept: int) -> float:
     return 1.0 / (1.0 + 2.0 / math.sqrt(2.0 * kept))
 
 
+@checks.naming_arguments
 @dataclass(frozen=True, eq=False)
 class Encoding:
     """The mechanism that encodes coordinates, and how updates are bounded before it.

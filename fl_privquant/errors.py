@@ -83,6 +83,15 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
     return (shown[: max(most - len(note), 0)] + note)[:most]
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with what it counts, in the plural where that is right; for messages, tables and logs.
+
+    >>> counted(1, "client"), counted(0, "client"), counted(20, "masked input")
+    ('1 client', '0 clients', '20 masked inputs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def other_version(what: str, received: object, expected: int, advice: str) -> str:
     """The error text for a file or message in another format version: both versions, and what to do.
 

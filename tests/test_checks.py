@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,20 @@ import fl_privquant as pq
 from fl_privquant import checks
 from fl_privquant.accounting import Budget
 from fl_privquant.accounting.client_sampling import CohortSampling, PoissonSampling
-from fl_privquant.flower import PrivQuantMod
+from fl_privquant.encoding import Encoding
+from fl_privquant.flower import (
+    AdaptiveKeep,
+    CheckpointStrategy,
+    DoublingMechanism,
+    PrivQuantMod,
+    PrivQuantStrategy,
+    QuantileClip,
+    ScheduledKeep,
+    ScheduledMechanism,
+    SecureAggregationMod,
+    SimulatedSum,
+)
+from fl_privquant.secagg import ClientPolicy
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "epsilon as a text": (lambda: pq.design("optm", epsilon="1"), "epsilon: '1' is not a number"),
@@ -111,3 +125,47 @@ def test_a_long_text_is_cut_in_the_message() -> None:
 def test_a_whole_float_stays_one_where_it_may_be_either() -> None:
     assert type(checks.typed("keep", 1.0, int | float | None)) is float
     assert type(checks.typed("keep", 1.0, int | None)) is int
+
+
+MISTYPED = {
+    pq.Target: ("round", "rounds"),
+    Budget: ("epsilom", "epsilon"),
+    Encoding: ("l2clip", "l2_clip"),
+    pq.SecureSum: ("corrupt", "corrupt_fraction"),
+    SimulatedSum: ("dropout", "dropout_fraction"),
+    pq.FixedSampling: ("client", "clients"),
+    PoissonSampling: ("probabilty", "probability"),
+    CohortSampling: ("round_apart", "rounds_apart"),
+    PrivQuantMod: ("epsilon", "max_epsilon"),
+    SecureAggregationMod: ("policies", "policy"),
+    ClientPolicy: ("min_client", "min_clients"),
+    PrivQuantStrategy: ("agregation", "aggregation"),
+    CheckpointStrategy: ("strateg", "strategy"),
+    QuantileClip: ("client_quantil", "client_quantile"),
+    ScheduledMechanism: ("change", "changes"),
+    ScheduledKeep: ("change", "changes"),
+    DoublingMechanism: ("windows", "window"),
+    AdaptiveKeep: ("plans", "plan"),
+}
+
+
+@pytest.mark.parametrize("cls", MISTYPED)
+def test_an_argument_that_a_class_does_not_take_is_named_with_the_nearest_one(cls: Any) -> None:
+    mistyped, meant = MISTYPED[cls]
+    names = list(inspect.signature(cls).parameters)
+    assert meant in names
+    with pytest.raises(pq.InvalidSpecError) as refused:
+        cls(**{mistyped: 3})
+    taken = f"which takes {', '.join(names)}; did you mean {meant!r}?"
+    assert str(refused.value) == f"{mistyped}: not an argument of {cls.__name__}, {taken}"
+
+
+def test_an_argument_that_plan_does_not_take_is_named_with_the_nearest_one() -> None:
+    target = pq.Target(epsilon=8.0, rounds=3, num_clients=10)
+    with pytest.raises(pq.InvalidSpecError, match=r"max_bit: neither an argument of plan.* 'max_bits'\?"):
+        target.plan(100, max_bit=3)
+
+
+def test_arguments_that_are_missing_are_named_by_python() -> None:
+    with pytest.raises(TypeError, match="'rounds' and 'num_clients'"):
+        pq.Target(8.0)  # type: ignore[call-arg]

@@ -25,7 +25,7 @@ from itertools import product
 
 from fl_privquant import checks
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import BudgetExhaustedError
+from fl_privquant.errors import BudgetExhaustedError, counted
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.loss.compose import (
     Bound,
@@ -65,6 +65,7 @@ _MOST_RATE = 1e5
 _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class Budget:
     """The most that a client may spend over all releases: their total epsilon at this delta.
@@ -461,6 +462,6 @@ def _scope(releases: list[Release], rounds: int, unit: Unit) -> str:
     sizes = sorted({release.dimension for release in releases})
     if not sizes:
         return "nothing released"
-    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    coordinates = f"{size} coordinate{'' if sizes[-1] == 1 else 's'}"
-    return coordinates if unit is Unit.ROUND else f"{coordinates}, {rounds} round{'' if rounds == 1 else 's'}"
+    several = f"{sizes[0]} to {sizes[-1]} coordinates"
+    coordinates = counted(sizes[0], "coordinate") if len(sizes) == 1 else several
+    return coordinates if unit is Unit.ROUND else f"{coordinates}, {counted(rounds, 'round')}"

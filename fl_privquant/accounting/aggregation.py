@@ -91,7 +91,7 @@ class _HonestSum(Aggregation):
         honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 1:
             raise InvalidSpecError(
-                f"{num_clients} clients in a round, {self.corrupt(num_clients)} of them corrupt and "
+                f"num_clients: {num_clients} in a round, minus {self.corrupt(num_clients)} corrupt and "
                 f"{self.lost(num_clients)} lost, leave no honest client in the sum; ask more clients, or "
                 f"lower corrupt_fraction ({self.corrupt_fraction:g}) or dropout_fraction "
                 f"({self.dropout_fraction:g})"
@@ -123,6 +123,7 @@ class _HonestSum(Aggregation):
         return summed
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class SimulatedSum(_HonestSum):
     """The server adds codes up in the open, and privacy is counted as if it saw only their sum.
@@ -143,6 +144,7 @@ class SimulatedSum(_HonestSum):
     simulated: ClassVar[str] = "codes are added up in the open and counted as if only their sum were seen"
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class SecureSum(_HonestSum):
     """The server learns the sum of the codes of a round's clients and nothing else.

@@ -151,6 +151,7 @@ class StrategySampling(ClientSampling):
         return list(clients)
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class FixedSampling(ClientSampling):
     """Each round draws a fixed number of clients, every choice of them with the same probability.
@@ -177,6 +178,7 @@ class FixedSampling(ClientSampling):
         return self.clients
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class PoissonSampling(ClientSampling):
     """Each client is drawn independently of all others, with the same probability.
@@ -251,6 +253,7 @@ class PoissonSampling(ClientSampling):
             )
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class CohortSampling(ClientSampling):
     """Each client takes part in at most one of any ``rounds_apart`` rounds in a row.

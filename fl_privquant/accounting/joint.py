@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.mechanisms.wish import Estimate
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class JointSearch:
         return _Guess(bits, kept, ratio, estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
-        self.progress(f"{bits} of {self.most_bits} bits, {kept} coordinates")
+        self.progress(f"{bits} of {self.most_bits} bits, {counted(kept, 'coordinate')}")
         return self.planned(bits, None if kept >= self.dimension else kept)
 
     def _fewest_kept(self, guess: _Guess, most_error: float) -> Plan:
@@ -205,4 +205,4 @@ def _ratio_of(plan: Plan) -> float:
 
 def _coordinates(plan: Plan) -> str:
     kept = plan.encoding.kept(plan.dimension)
-    return "all coordinates" if kept == plan.dimension else f"{kept} coordinates"
+    return "all coordinates" if kept == plan.dimension else counted(kept, "coordinate")

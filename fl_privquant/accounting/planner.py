@@ -23,7 +23,13 @@ from functools import cached_property, lru_cache
 from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
 from fl_privquant.design.spread import error_of_mean
-from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import (
+    CertificationError,
+    CodeOverflowError,
+    InfeasibleDesignError,
+    InvalidSpecError,
+    counted,
+)
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import design, entry, planned_for, scout_mechanism
@@ -93,9 +99,9 @@ class Advice:
         least = f"the most private design that was tried has {tried.brief}"
         wishes = [f"a target of {self.least.brief} or more"]
         if self.rounds is not None:
-            wishes.append(f"at most {self.rounds} round{'' if self.rounds == 1 else 's'}")
+            wishes.append(f"at most {counted(self.rounds, 'round')}")
         if self.num_clients is not None:
-            wishes.append(f"at least {self.num_clients} clients")
+            wishes.append(f"at least {counted(self.num_clients, 'client')}")
         return f"no design meets the target ({least}); any one of these would: {'; '.join(wishes)}"
 
 

@@ -33,7 +33,7 @@ from typing import Any, Self, TextIO
 
 from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import LedgerDamagedError, one_line, other_version
+from fl_privquant.errors import LedgerDamagedError, counted, one_line, other_version
 from fl_privquant.files import replace_file, sync_names
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
@@ -248,10 +248,10 @@ class SpendingLedger:
             if self._chain:
                 raise LedgerDamagedError(f"ledger {self.path}: its head is gone; {_NOTHING_MORE}; {advice}")
         elif head.lines > len(self._chain):
-            missing = head.releases - len(self._rounds)
+            missing = counted(head.releases - len(self._rounds), "release")
             raise LedgerDamagedError(
-                f"ledger {self.path}: {len(self._chain)} of {head.lines} lines are left, {missing} "
-                f"releases are missing; {_NOTHING_MORE}; {advice}"
+                f"ledger {self.path}: {len(self._chain)} of {head.lines} lines are left, without {missing}; "
+                f"{_NOTHING_MORE}; {advice}"
             )
         elif head.chain != (self._chain[head.lines - 1] if head.lines else ""):
             raise LedgerDamagedError(

@@ -7,6 +7,8 @@ ledger enforces. A strategy does what the plan assumes, because it reads its set
 
 from __future__ import annotations
 
+import decimal
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.loss.norms import NO_NORMS, Norms
+from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, entry, planned_mechanisms
 from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
@@ -30,6 +33,7 @@ _ROUNDS = checks.whole_in(1, 1 << 20)
 _LEARNS = 3.0
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class Target:
     """The privacy loss that a client's whole run may have at most; :meth:`plan` finds an encoding for it.
@@ -74,8 +78,8 @@ class Target:
     @property
     def rounds_in_words(self) -> str:
         """The number of rounds and, if it is smaller, how many of them a client takes part in."""
-        counted = self.counted_rounds
-        return f"{self.rounds} rounds" if counted == self.rounds else f"{counted} of {self.rounds} rounds"
+        rounds = counted(self.rounds, "round")
+        return rounds if self.counted_rounds == self.rounds else f"{self.counted_rounds} of {rounds}"
 
     @property
     def budget(self) -> Budget:
@@ -185,7 +189,25 @@ class Target:
         clip = None if clip is None else checks.positive("clip", clip)
         aggregation = SecureSum() if aggregation is None else aggregation
         name = mechanism or planned_mechanisms(not aggregation.view(self.num_clients).is_local)[0]
+        taken = entry(name).spec.parameter_names()
+        for key in parameters:
+            if key not in taken:
+                raise InvalidSpecError(
+                    f"{key}: neither an argument of plan, which takes {', '.join(_PLAN_ARGUMENTS)}, nor a "
+                    f"parameter of {name!r}{checks.nearest(key, (*_PLAN_ARGUMENTS, *taken))}"
+                )
         return _Planner(self, dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
+
+
+_PLAN_ARGUMENTS = tuple(inspect.signature(Target.plan).parameters)[1:-1]
+
+
+def _rounded_up(value: float) -> float:
+    """The value rounded up to four digits; a program that reads these digits has at least the value."""
+    nearest = float(f"{value:.4g}")
+    digits = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
+    # A float such as 0.1 is a little above the digits that it is read from, and needs no others.
+    return nearest if nearest >= value else float(digits.create_decimal(value))
 
 
 def _check_at_most_one(**given: int | float | None) -> None:
@@ -232,7 +254,7 @@ class _Planner:
         best = self._best(self._wish(max_bits, keep))
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
-        return Plan.of(self.target, encoding, self.aggregation, self.dimension, best)
+        return Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
         # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
@@ -304,6 +326,8 @@ class Plan:
     central_error: float | None = None
     """The same error of a central Gaussian, that is of a trusted server that adds the noise; None in the
     local view."""
+    max_bits: int | None = None
+    """The ``max_bits`` for which :meth:`Target.plan` makes it; codes with integer noise may be wider."""
 
     @classmethod
     def of(
@@ -313,8 +337,9 @@ class Plan:
         aggregation: Aggregation,
         dimension: int,
         design: PlannedDesign,
+        max_bits: int,
     ) -> Plan:
-        """The plan whose kept coordinates are encoded by a design."""
+        """The plan whose kept coordinates are encoded by a design for ``max_bits``."""
         kept = encoding.kept(dimension)
         own = design.mean_squared_error * encoding.clip**2
         central = None if design.ratio_to_central is None else own / design.ratio_to_central
@@ -326,7 +351,7 @@ class Plan:
             # The design's central Gaussian is for the kept coordinates; this one is for all of them.
             central = None if central is None else central * dimension / (kept * share**2)
         made = (design.statement, error, design.bytes_per_round, central)
-        return cls(target, encoding, aggregation, dimension, *made)
+        return cls(target, encoding, aggregation, dimension, *made, max_bits)
 
     @property
     def ratio_to_central(self) -> float | None:
@@ -360,9 +385,30 @@ class Plan:
         if not self.drowns_in_noise:
             return f"{amount}: single rounds are mostly noise, which averages out over many of them."
         return (
-            f"{amount}, more than {self.target.rounds} rounds average out: the model will hardly learn; take "
-            f"more clients, fewer parameters, or a larger epsilon."
+            f"{amount}, more than {counted(self.target.rounds, 'round')} can average out: the model will "
+            f"hardly learn; take more clients, fewer parameters, or a larger epsilon."
         )
+
+    @property
+    def client_limits(self) -> dict[str, float]:
+        """The least limits with which a client's ``PrivQuantMod`` allows the plan, rounded up to four digits.
+
+        They are ``max_epsilon`` and, where the mechanism has a δ, ``max_delta``: for one coordinate and
+        release, local view, or for a round if the mechanism encodes whole updates.
+        """
+        mechanism = self._sent
+        limits = {"max_epsilon": mechanism.epsilon, "max_delta": mechanism.delta}
+        return {name: _rounded_up(limit) for name, limit in limits.items() if limit > 0.0}
+
+    @property
+    def client_limits_in_words(self) -> str:
+        """What a client must allow, with its unit and view."""
+        return self._sent.statement.brief
+
+    @property
+    def _sent(self) -> Mechanism:
+        """The mechanism as clients use it under the aggregation."""
+        return self.aggregation.adapted(self.encoding.mechanism)
 
     @property
     def budget(self) -> Budget:
@@ -376,19 +422,22 @@ class Plan:
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
         Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0855.
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
+        Each client must allow ε = ..., δ = 0 (coordinate release, local view): PrivQuantMod(max_epsilon=...).
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """
         target, encoding = self.target, self.encoding
+        limits = ", ".join(f"{name}={limit:g}" for name, limit in self.client_limits.items())
         return "\n".join(
             [
                 f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
-                f"{target.num_clients} clients.",
+                f"{counted(target.num_clients, 'client')}.",
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
                 f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"It sends {self.bytes_per_round} bytes per round; the mean update's coordinates have a "
-                f"standard error of {math.sqrt(self.mean_squared_error):.3g}.",
+                f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
+                f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
+                f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 self.verdict,
             ]
         )

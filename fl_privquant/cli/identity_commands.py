@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, counted
 
 if TYPE_CHECKING:
     from fl_privquant.secagg.identities import KnownClients
@@ -103,7 +103,8 @@ def _write(path: Path, known: KnownClients) -> None:
 
     write_known_clients(path, known)
     keys = sum(map(len, known.clients.values()))
-    typer.echo(f"{path}: {len(known.clients)} clients, {keys} keys; a signed list must be signed anew")
+    sizes = f"{counted(len(known.clients), 'client')}, {counted(keys, 'key')}"
+    typer.echo(f"{path}: {sizes}; a signed list must be signed anew")
 
 
 def _key(text: str) -> bytes:

@@ -14,8 +14,9 @@ import typer
 import fl_privquant as pq
 from fl_privquant import checks
 from fl_privquant.cli import options, program
+from fl_privquant.cli.flags import FlagCommand, in_flags
 from fl_privquant.cli.identity_commands import identity_app
-from fl_privquant.errors import CertificationError, InvalidSpecError
+from fl_privquant.errors import CertificationError, InvalidSpecError, counted
 from fl_privquant.statement import PrivacyStatement, Unit
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def words(
     """Private quantization for federated learning: design, audit and compare mechanisms."""
 
 
-@app.command("design")
+@app.command("design", cls=FlagCommand)
 def design_command(
     name: Annotated[str, typer.Argument(help="A registered mechanism, such as optm.")],
     epsilon: options.Epsilon = None,
@@ -88,7 +89,7 @@ def design_command(
         _plot_law(console, mechanism, plot)
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 def audit(
     file: Annotated[Path, typer.Argument(help="A mechanism that `design --output` wrote.")],
     plot: options.Plot = None,
@@ -114,7 +115,7 @@ def audit(
             raise CertificationError(f"{file}: the attack refutes what is claimed")
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 def statement(
     mechanism: options.Mechanisms = None,
     epsilon: options.Epsilon = 1.0,
@@ -132,7 +133,7 @@ def statement(
     l2_norm: options.L2Norm = None,
 ) -> None:
     """State the privacy loss of a mechanism: for a coordinate, a round and a run, locally and in the sum."""
-    from fl_privquant.accounting import Release, SecureSum, statement_levels
+    from fl_privquant.accounting import LOCAL, Release, SecureSum, statement_levels
     from fl_privquant.cli import layout, printing
     from fl_privquant.mechanisms.registry import planned_mechanisms
 
@@ -142,15 +143,12 @@ def statement(
     else:
         stated = [pq.design(name, **given) for name in mechanism or planned_mechanisms(in_sum=False)[:1]]
     summed = SecureSum(corrupt_fraction, dropout_fraction)
+    few = printing.too_few_honest(summed, clients)
+    view, norms = LOCAL if few else summed.view(clients), _norms(l2_norm, dimension)
     for encoder in stated:
-        release = Release(
-            encoder.for_dimension(dimension),
-            dimension,
-            summed.view(clients),
-            norms=_norms(l2_norm, dimension),
-        )
+        release = Release(encoder.for_dimension(dimension), dimension, view, norms=norms)
         statements = statement_levels(release, rounds, delta)
-        printing.print_statements(layout.output_console(), encoder.name, statements)
+        printing.print_statements(layout.output_console(), encoder.name, statements, few)
 
 
 _PLAN_HELP = (
@@ -162,7 +160,7 @@ _PLAN_HELP = (
 )
 
 
-@app.command("plan", help=_PLAN_HELP)
+@app.command("plan", cls=FlagCommand, help=_PLAN_HELP)
 def plan_command(
     epsilon: Annotated[float, typer.Option(help="Target ε, in the unit and view of the run.")] = 8.0,
     clients: options.Clients = _CLIENTS,
@@ -191,8 +189,8 @@ def plan_command(
     chosen_by = _chosen_by(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    if not local:
-        summed.view(clients)  # refuses fractions that leave no honest client
+    if not local and (few := printing.too_few_honest(summed, clients, "plan with --local")):
+        raise InvalidSpecError(f"--clients {clients}: {few}")
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
@@ -233,7 +231,7 @@ def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bo
     return chosen
 
 
-@app.command("compare")
+@app.command("compare", cls=FlagCommand)
 def compare_command(
     epsilon: options.AnEpsilon = 1.0,
     bits: options.Bits = None,
@@ -269,7 +267,7 @@ def compare_command(
     printing.print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
-        title = f"{of_round.brief}, a whole update of {dimension} coordinates"
+        title = f"{of_round.brief}, a whole update of {counted(dimension, 'coordinate')}"
         split = comparison.split_among_coordinates(epsilon, dimension)
         printing.print_whole_updates(console, title, [*whole, split], dimension)
     if (stuck := comparison.stuck_by(rows)) is not None:
@@ -307,7 +305,7 @@ def _plot_curves(
     printing.say(console, f"drawn to {path}")
     for (label, reason), places in curves.missing().items():
         where = ", ".join(f"{printing.asked(epsilon)} with {count} levels" for count, epsilon in places)
-        printing.say(console, f"{label}: N/A for {where}: {reason}")
+        printing.say(console, f"{label}: N/A for {where}: {in_flags(reason)}")
 
 
 def _plot_law(console: Console, mechanism: Mechanism, path: Path) -> None:

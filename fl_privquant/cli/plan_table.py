@@ -13,10 +13,13 @@ from rich.console import Console
 from fl_privquant.accounting import Plan, PrivacyStatement, SecureSum, Target, Unit, Wish
 from fl_privquant.cli.layout import Column, print_table, progress
 from fl_privquant.cli.printing import OVER_CENTRAL, say
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.secagg.handshake import handshake_bytes
 from fl_privquant.secagg.parameters import choose_parameters
+from fl_privquant.secagg.policy import ClientPolicy
 
+# Coordinates and training examples of the task that simulations run by default, task=digits.
+_DIGITS_COORDINATES, _DIGITS_EXAMPLES = 650, 1438
 # The default bound on the error, over that of a central Gaussian among the honest clients.
 _USUAL_ERROR = 1.1
 
@@ -39,12 +42,6 @@ def plan_and_print(
     """
     if error is not None and kilobytes is not None:
         raise InvalidSpecError(f"--error {error:g} and --kilobytes {kilobytes:g}: give one of the two")
-    if wish.view.honest_count < 2:
-        raise InvalidSpecError(
-            f"--clients {wish.num_clients}: {wish.corrupt} corrupt and {wish.dropped} lost leave one honest "
-            "client, which no other client hides in the sum; ask more clients, lower --corrupt-fraction or "
-            "--dropout-fraction, or plan with --local"
-        )
     count, bound = wish.num_clients, None if wish.rounds == rounds else wish.rounds
     target = Target(wish.epsilon, rounds, count, wish.delta, bound)
     usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
@@ -96,16 +93,38 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
     )
     name = best.encoding.mechanism.name
-    title = (
-        f"{name} for {target.statement(view).brief}, {target.rounds_in_words}, {best.dimension} coordinates"
-    )
+    size = f"{target.rounds_in_words}, {counted(best.dimension, 'coordinate')}"
+    title = f"{name} for {target.statement(view).brief}, {size}"
     print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
     say(console, f"The first: {best.verdict}")
-    say(console, "Simulate it:")
-    say(console, f"  {_command(best)}", copied=True)
+    _print_simulation(console, best)
     say(console, "Run it in a Flower server app:")
     for line in _lines(best):
         say(console, f"  {line}", copied=True)
+    say(
+        console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
+    )
+    for line in _client_lines(best):
+        say(console, f"  {line}", copied=True)
+
+
+def _print_simulation(console: Console, plan: Plan) -> None:
+    """Print the command of a simulation, and in what it differs from the plan."""
+    size, asked = plan.dimension, plan.target.num_clients * _rounds_apart(plan.target)
+    task: dict[str, Any] = {"task": "digits"}
+    if asked > _DIGITS_EXAMPLES:
+        task = {"task": "mean", "task.dimension": size}
+        words = f"Simulate it on task=mean, synthetic vectors of as many coordinates (for {asked} clients"
+        say(console, f"{words} task=digits has too few examples):")
+    elif size == _DIGITS_COORDINATES:
+        say(console, f"Simulate it on task=digits, whose model has {size} coordinates too:")
+    else:
+        say(
+            console,
+            f"Simulate a run with this target on task=digits, whose model has {_DIGITS_COORDINATES} "
+            f"coordinates and not {size}: it is planned anew, and the same share of them is kept.",
+        )
+    say(console, f"  {_command(plan, task)}", copied=True)
 
 
 def _cells(plan: Plan) -> list[str]:
@@ -113,7 +132,7 @@ def _cells(plan: Plan) -> list[str]:
     ratio = plan.ratio_to_central
     spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
     return [
-        f"{_bits(plan)} {'bit' if _bits(plan) == 1 else 'bits'}",
+        counted(_bits(plan), "bit"),
         str(kept),
         "-" if ratio is None else f"{ratio:.4f}",
         f"{plan.noise_to_signal:.3g}",
@@ -156,12 +175,13 @@ def _asked(plan: Plan) -> dict[str, str]:
     return {name: format(getattr(plan.target, name), "g") for name in ("epsilon", "delta")}
 
 
-def _command(plan: Plan) -> str:
-    """The command that simulates the plan; it keeps a share, as the model may have another size."""
+def _command(plan: Plan, task: dict[str, Any]) -> str:
+    """The command that simulates a task; it keeps a share if the model has another size."""
     target = plan.target
     keys = {
+        **task,
         "mechanism": plan.encoding.mechanism.name,
-        "mechanism.bits": _bits(plan),
+        "mechanism.bits": plan.max_bits,
         **{f"privacy.{name}": value for name, value in _asked(plan).items()},
         "federation.num_clients": target.num_clients * _rounds_apart(target),
         "federation.rounds": target.rounds,
@@ -172,7 +192,8 @@ def _command(plan: Plan) -> str:
         keys |= {"sampling": "cohorts", "sampling.rounds_apart": _rounds_apart(target)}
     kept = plan.encoding.kept(plan.dimension)
     if kept < plan.dimension:
-        keys["encoding.keep"] = f"{kept / plan.dimension:.4g}"
+        same = plan.dimension in (task.get("task.dimension"), _DIGITS_COORDINATES)
+        keys["encoding.keep"] = kept if same else f"{kept / plan.dimension:.4g}"
     return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
 
 
@@ -189,7 +210,7 @@ def _lines(plan: Plan) -> list[str]:
     keep = f", keep={kept}" if kept < plan.dimension else ""
     unusual = ", ".join(f"{name}={value:.15g}" for name, value in _unusual_fractions(plan).items())
     summed = f", aggregation=pq.SecureSum({unusual})" if unusual else ""
-    mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={_bits(plan)}"
+    mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={plan.max_bits}"
     bound = "" if target.participations is None else f", participations={target.participations}"
     apart = _rounds_apart(target)
     sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""
@@ -201,4 +222,23 @@ def _lines(plan: Plan) -> list[str]:
         f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients}{bound})",
         f"plan = target.plan({plan.dimension}, {mechanism}{keep}{summed})",
         f"strategy = PrivQuantStrategy({waiting}, plan{sampling})",
+    ]
+
+
+def _client_lines(plan: Plan) -> list[str]:
+    """Python of the client: the mods that mask, and that allow the plan's mechanism but no costlier one."""
+    limits = ", ".join(f"{name}={limit:g}" for name, limit in plan.client_limits.items())
+    # A client accepts the usual shares of corrupt and lost clients, in rounds of three or more.
+    demands = {name: f"{value:.15g}" for name, value in _unusual_fractions(plan).items()}
+    if plan.target.num_clients < ClientPolicy.min_clients:
+        demands = {"min_clients": str(plan.target.num_clients)} | demands
+    demanded = ", ".join(f"{name}={value}" for name, value in demands.items())
+    policy = f"ClientPolicy({demanded})" if demands else ""
+    return [
+        "from flwr.clientapp import ClientApp",
+        "from fl_privquant.flower import PrivQuantMod, SecureAggregationMod",
+        *(["from fl_privquant.secagg import ClientPolicy"] if demands else []),
+        "app = ClientApp()",
+        f"@app.train(mods=[SecureAggregationMod({policy}), PrivQuantMod({limits})])",
+        "def train(message, context): ...  # your code",
     ]

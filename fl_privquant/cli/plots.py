@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, counted
 from fl_privquant.law.law import Law
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import colours
@@ -193,7 +193,14 @@ def plot_plan(planned: PlannedDesigns, path: Path) -> None:
         yscale="log",
         xlabel=f"{PrivacyStatement.heading(wish.unit, str(wish.view))}, at δ = {wish.delta:g}",
         ylabel="MSE of the mean update, clip²",
-        title=f"{wish.num_clients} clients, {wish.dimension} coordinates, {wish.rounds} rounds",
+        title=", ".join(
+            counted(number, noun)
+            for number, noun in (
+                (wish.num_clients, "client"),
+                (wish.dimension, "coordinate"),
+                (wish.rounds, "round"),
+            )
+        ),
     )
     axes.legend(fontsize=8)
     save(figure, path)

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, Unit
+from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, SecureSum, Unit
 from fl_privquant.cli.comparison import Compared, StuckSearch
+from fl_privquant.cli.flags import in_flags
 from fl_privquant.cli.layout import Column, print_table
+from fl_privquant.cohort import fewest_clients, honest_clients
 from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -42,8 +44,33 @@ def print_mechanism(console: Console, mechanism: Mechanism) -> None:
     console.print(table)
 
 
-def print_statements(console: Console, name: str, levels: Sequence[PrivacyStatement]) -> None:
-    """Print what a mechanism's epsilon means at each level, and what that assumes."""
+def too_few_honest(summed: SecureSum, clients: int, *others: str) -> str:
+    """Why the sum of so few clients hides nobody, and what would help; empty where it hides somebody.
+
+    ``others`` are further things that would help.
+    """
+    fractions = summed.corrupt_fraction, summed.dropout_fraction
+    honest = honest_clients(clients, *fractions)
+    if honest >= 2:
+        return ""
+    left = "one honest client, which no other client hides in the sum" if honest == 1 else "no honest client"
+    fewest = fewest_clients(*fractions)
+    lower = f"lower --corrupt-fraction ({fractions[0]:g}) or --dropout-fraction ({fractions[1]:g})"
+    helps = [*([] if fewest is None else [f"ask {fewest} clients or more"]), lower, *others]
+    helps[-1] = f"or {helps[-1]}" if len(helps) > 1 else helps[-1]
+    return (
+        f"{summed.corrupt(clients)} corrupt and {summed.lost(clients)} lost leave {left} (each share is "
+        f"rounded up to whole clients); {', '.join(helps)}"
+    )
+
+
+def print_statements(
+    console: Console, name: str, levels: Sequence[PrivacyStatement], too_few: str = ""
+) -> None:
+    """Print what a mechanism's epsilon means at each level, and what that assumes.
+
+    If clients are ``too_few`` for an aggregate view, it is said why.
+    """
     columns = (
         Column("what is protected", words=True),
         Column("who looks on", words=True),
@@ -55,6 +82,12 @@ def print_statements(console: Console, name: str, levels: Sequence[PrivacyStatem
     say(console, f"For {levels[-1].neighbours}. Assumes:")
     for assumption in dict.fromkeys(assumed for level in levels for assumed in level.assumptions):
         say(console, f"- {assumption}")
+    if too_few:
+        say(
+            console,
+            "The local view is the same for any number of clients. The aggregate view is not stated, as a "
+            f"secure sum needs two honest clients: {too_few}.",
+        )
 
 
 def _statement_cells(level: PrivacyStatement) -> list[str]:
@@ -84,7 +117,7 @@ def print_plan(console: Console, planned: PlannedDesigns) -> None:
         if by_norm
         else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
         Column("bytes", "what one client sends in a round, without headers"),
-        Column("certified ε", _certified_legend()),
+        Column("certified ε", f"{_certified_legend()}; a client's max_epsilon must allow it"),
         Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True, dropped=2),
         Column("counted by", words=True, dropped=1),
     )
@@ -103,7 +136,7 @@ def print_plan(console: Console, planned: PlannedDesigns) -> None:
     if rows:
         print_table(console, columns, rows, title)
     for name, reason in planned.missing.items():
-        say(console, f"{name}: {reason}")
+        say(console, f"{name}: {in_flags(reason)}")
     if planned.advice is not None:
         say(console, f"{title}: {planned.advice}")
 
@@ -127,7 +160,7 @@ def print_coordinates(console: Console, title: str, rows: list[Compared]) -> Non
     print_table(console, columns, [_cells(row, any_bias) for row in ranked], title)
     for row in ranked:
         if row.mechanism is None:
-            say(console, f"{row.label}: N/A: {row.reason}")
+            say(console, f"{row.label}: N/A: {in_flags(row.reason)}")
 
 
 def _cells(row: Compared, any_bias: bool) -> list[str]:

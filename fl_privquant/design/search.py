@@ -77,6 +77,8 @@ class BinSearch:
     """(levels - 2,) typical inputs, at which asymmetric values start; None searches symmetric values."""
     has_gradient: bool = True
     """Whether evaluations come with a gradient."""
+    advice: str = ""
+    """What else helps if nothing is found: the end of the error text."""
     num_programs: int = field(default=0, init=False)
     best: float = field(default=math.inf, init=False)
     _tick: Callable[[], None] = field(default=lambda: None, init=False)
@@ -324,7 +326,7 @@ class BinSearch:
         if self.best >= _INFEASIBLE:
             raise InfeasibleDesignError(
                 f"no {self.levels} bins up to {self.most:.6g} were found for this family and epsilon; raise "
-                "epsilon, levels or max_value, or use family='free'"
+                f"epsilon, levels or max_value{self.advice}"
             )
 
 

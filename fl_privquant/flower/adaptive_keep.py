@@ -48,6 +48,7 @@ from fl_privquant.loss.response import NormalLoss
 from fl_privquant.statement import View
 
 
+@checks.naming_arguments
 class AdaptiveKeep(Policy):
     """Sends fewer rotated coordinates than a plan in rounds whose mean update is short.
 

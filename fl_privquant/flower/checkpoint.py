@@ -32,7 +32,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line, other_version
+from fl_privquant import checks
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, counted, one_line, other_version
 from fl_privquant.files import held, remove_leftovers, replace_file
 from fl_privquant.flower.wrapping import Aggregate, KeptRun, strategy_stack
 
@@ -48,6 +49,7 @@ class CheckpointError(PrivQuantError):
     """A checkpoint cannot be written or read."""
 
 
+@checks.naming_arguments
 class CheckpointStrategy(KeptRun):
     """Wraps the outermost strategy: saves a run after every round, and resumes it from the file.
 
@@ -115,7 +117,7 @@ class CheckpointStrategy(KeptRun):
 
     def summary(self) -> None:
         """Log the file and the settings of the wrapped strategy."""
-        log(INFO, "\t├──> Checkpoint: %s (%d rounds done)", self.path, self.finished_rounds)
+        log(INFO, "\t├──> Checkpoint: %s (%s done)", self.path, counted(self.finished_rounds, "round"))
         super().summary()
 
     def resume(self, initial_arrays: ArrayRecord) -> None:

@@ -41,6 +41,7 @@ from fl_privquant.errors import (
     LedgerDamagedError,
     LedgerMismatchError,
     PrivQuantError,
+    counted,
     one_line,
 )
 from fl_privquant.flower.protocol import certified
@@ -101,8 +102,8 @@ class Share:
         """Refuse a round in which the client must not take part, after those in which it did."""
         if len(rounds) + 1 > self.most_rounds:
             raise BudgetExhaustedError(
-                f"round {number}: this client has taken part in {len(rounds)} rounds of this run, and takes "
-                f"part in at most {self.most_rounds:g}"
+                f"round {number}: this client has taken part in {counted(len(rounds), 'round')} of this run, "
+                f"and takes part in at most {self.most_rounds:g}"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
@@ -185,8 +186,9 @@ class ClientLedger:
             own_count = len(rounds.split())
             if server_count is not None and own_count > server_count:
                 raise LedgerMismatchError(
-                    f"round {number}: the server has counted {server_count} releases of this kind, "
-                    f"this client has made {own_count}; restore the server's checkpoint, or begin a new run"
+                    f"round {number}: the server has counted {counted(server_count, 'release')} of this "
+                    f"kind, this client has made {own_count}; restore the server's checkpoint, or begin a "
+                    "new run"
                 )
             if share is not None and share != Share():
                 share.check(number, [at for at, _ in self.releases])

@@ -55,6 +55,7 @@ class _Task:
     ledger: ClientLedger
 
 
+@checks.naming_arguments
 class PrivQuantMod:
     """Encodes what the client trained, within limits that the client sets itself.
 

@@ -126,6 +126,7 @@ def as_policy(encoding: Encoding | Callable[[int], Encoding]) -> Policy:
     return encoding if isinstance(encoding, Policy) else Policy(encoding)
 
 
+@checks.naming_arguments
 class QuantileClip(Policy):
     """A clip that follows the median client's quantile of coordinates, from one private vote per client.
 
@@ -225,6 +226,7 @@ class _Schedule(Policy, ABC, Generic[_Change]):
         """The encoding as one change makes it."""
 
 
+@checks.naming_arguments
 class ScheduledMechanism(_Schedule[Mechanism]):
     """A mechanism that changes at given rounds.
 
@@ -248,6 +250,7 @@ class ScheduledMechanism(_Schedule[Mechanism]):
         return encoding.with_mechanism(change)
 
 
+@checks.naming_arguments
 class ScheduledKeep(_Schedule[int | float | None]):
     """A number of rotated coordinates that are sent, which changes at given rounds.
 
@@ -290,6 +293,7 @@ class ScheduledKeep(_Schedule[int | float | None]):
         return replace(encoding, keep=change)
 
 
+@checks.naming_arguments
 class DoublingMechanism(Policy):
     """A mechanism whose number of levels doubles when the loss stalls.
 

@@ -18,6 +18,7 @@ from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.exchange import Decoded, Opened
 from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
 from fl_privquant.flower.records import LeanRecords, made, values_of
+from fl_privquant.flower.remarks import failure_lines
 from fl_privquant.flower.wrapping import mean_reply
 
 
@@ -70,9 +71,18 @@ class RoundState:
 
     @property
     def reason(self) -> str:
-        """Why the round failed: no sum, or else the failure that most nodes have; empty if all are silent."""
+        """Why the round failed: how most nodes did and, in a sum, why there is none; empty if all are silent.
+
+        A sum also fails if only some nodes do. Their reason is then not the one that ends the round.
+        """
         usual = max(self.failed, key=lambda reason: len(self.failed[reason]), default="")
-        return self.refused or (f"most nodes {usual}" if usual else "")
+        nodes = self.failed.get(usual, [])
+        told = ""
+        if 2 * len(nodes) > len(self.asked):
+            told = f"most nodes {usual}"
+        elif nodes and not self.refused:
+            (told,) = failure_lines({usual: nodes})
+        return "; ".join(filter(None, [told, self.refused]))
 
     def checked(self, message: Message) -> Reply:
         """The reply in a message, if it is the only one of a node that was asked; its payload is not read."""

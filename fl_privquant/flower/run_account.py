@@ -23,7 +23,7 @@ from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.client_sampling import ClientSampling
 from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, counted
 from fl_privquant.flower.arguments import Arguments
 from fl_privquant.flower.exchange import Opened
 from fl_privquant.flower.protocol import with_counts
@@ -69,12 +69,13 @@ class RunAccount:
             left = sum(sampling.has_share_left(count) for count, _ in past.values())
             if past and left < needed:
                 spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
+                bound = counted(sampling.participations or 0, "round")
                 raise BudgetExhaustedError(
                     f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
-                    f"{sampling.participations} rounds, but a round needs {needed}. Spent: {spent}",
+                    f"{bound}, but a round needs {needed}. Spent: {spent}",
                     spent,
                 )
-            reason = f"it needs {needed} clients, and {len(eligible)} of {len(nodes)} may be asked"
+            reason = f"it needs {counted(needed, 'client')}, and {len(eligible)} of {len(nodes)} may be asked"
             log(WARNING, "PrivQuant: round %d is not run: %s, before the draw", server_round, reason)
         return [message for message in messages if message.metadata.dst_node_id in drawn]
 
@@ -108,9 +109,10 @@ class RunAccount:
         view, planned = (self.aggregation.view(number) for number in (num_asked, self._planned))
         if view.honest_count < planned.honest_count:
             warning = (
-                f"round {server_round} asks {num_asked} clients, the plan counts on {self._planned}: the "
-                f"noise of fewer clients hides each of them less, so that the round costs more than its "
-                f"share of the target; ask more clients, or plan with num_clients={num_asked}"
+                f"round {server_round} asks {counted(num_asked, 'client')}, the plan counts on "
+                f"{self._planned}: the noise of fewer clients hides each of them less, so that the round "
+                f"costs more than its share of the target; ask more clients, or plan with "
+                f"num_clients={num_asked}"
             )
             log(WARNING, "PrivQuant: %s", warning)
 

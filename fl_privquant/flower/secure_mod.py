@@ -18,6 +18,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from fl_privquant import checks
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
@@ -43,6 +44,7 @@ _STATE: Final = "privquant-secagg"
 _Given = TypeVar("_Given")
 
 
+@checks.naming_arguments
 class SecureAggregationMod:
     """Masks the codes that PrivQuantMod is about to send, so that the server can open their sum only.
 

@@ -17,7 +17,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fl_privquant.errors import SecureAggregationError, one_line
+from fl_privquant.errors import SecureAggregationError, counted, one_line
 from fl_privquant.flower import secure_mod
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.remarks import failure_lines
@@ -115,7 +115,8 @@ class SecureRounds:
             self._exchange(secure_mod.UNMASK, server.unmask_requests(), server.receive)
             opened = server.finish()
             self._note_rejected(server)
-        log(INFO, "Secure aggregation: round %d, sum of %d clients", self._round, len(opened.survivors))
+        clients = counted(len(opened.survivors), "client")
+        log(INFO, "Secure aggregation: round %d, sum of %s", self._round, clients)
         return replace(opened, survivors=tuple(sorted(self._nodes[member] for member in opened.survivors)))
 
     @contextmanager

@@ -22,7 +22,13 @@ from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError, SecureAggregationError
+from fl_privquant.errors import (
+    BudgetExhaustedError,
+    InvalidSpecError,
+    PrivQuantError,
+    SecureAggregationError,
+    counted,
+)
 from fl_privquant.flower.arguments import Arguments, GivenEncoding, metric_ranges, sampling_of, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
@@ -44,6 +50,7 @@ class NoUsableReplyError(PrivQuantError):
     """More rounds in a row than allowed ended without any reply that could be aggregated."""
 
 
+@checks.naming_arguments
 class PrivQuantStrategy(StrategyWrapper):
     """Wraps any Flower strategy: clients send encoded updates, and the wrapped strategy sees ordinary arrays.
 
@@ -298,8 +305,8 @@ class PrivQuantStrategy(StrategyWrapper):
     def _check_plan(self, codec: UpdateCodec) -> None:
         if self.plan is not None and codec.layout.dimension != self.plan.dimension:
             raise InvalidSpecError(
-                f"the plan is for {self.plan.dimension} coordinates, the model has {codec.layout.dimension}; "
-                f"plan anew with dimension={codec.layout.dimension}"
+                f"the plan is for {counted(self.plan.dimension, 'coordinate')}, the model has "
+                f"{codec.layout.dimension}; plan anew with dimension={codec.layout.dimension}"
             )
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
@@ -369,12 +376,13 @@ class PrivQuantStrategy(StrategyWrapper):
         for line in failure_lines(current.failed):
             log(WARNING, "PrivQuant: round %d, %s", server_round, line)
         if current.num_silent:
-            log(WARNING, "PrivQuant: round %d, %d nodes did not reply", server_round, current.num_silent)
+            silent = counted(current.num_silent, "node")
+            log(WARNING, "PrivQuant: round %d, %s did not reply", server_round, silent)
         if opened.wrapped:
-            log(WARNING, "PrivQuant: round %d, %d sums wrapped", server_round, opened.wrapped)
-        usable = len(opened.nodes)
-        failed = num_asked - usable
-        log(INFO, "PrivQuant: round %d, %d usable updates, %d failed", server_round, usable, failed)
+            log(WARNING, "PrivQuant: round %d, %s wrapped", server_round, counted(opened.wrapped, "sum"))
+        usable = counted(len(opened.nodes), "usable update")
+        failed = num_asked - len(opened.nodes)
+        log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
         return opened
 
     def _tell(self, current: RoundState, replies: list[Reply], wrapped: int | None, opened_at: float) -> None:

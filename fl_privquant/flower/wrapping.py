@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, counted
 
 # No node of Flower has this id.
 _NOBODY: Final = 0
@@ -118,9 +118,9 @@ class StoppedResult(Result):
     def reason(self) -> str:
         """Why the run ended, and what would help, in one line."""
         return (
-            f"budget exhausted after {self.rounds} of {self.planned_rounds} rounds: {self.stopped}. "
-            f"For more rounds raise the budget, or spend less in each: a smaller epsilon, a smaller model, "
-            f"or more clients in a secure sum"
+            f"budget exhausted after {self.rounds} of {counted(self.planned_rounds, 'round')}: "
+            f"{self.stopped}. For more rounds raise the budget, or spend less in each: a smaller epsilon, a "
+            f"smaller model, or more clients in a secure sum"
         )
 
 

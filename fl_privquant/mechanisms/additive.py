@@ -28,7 +28,13 @@ from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
 from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.noise_lattice import MOST_LEVELS, SPREADS, Lattice, best_lattice, certified_lattice
 from fl_privquant.design.spread import RunTarget
-from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import (
+    CertificationError,
+    CodeOverflowError,
+    InfeasibleDesignError,
+    InvalidSpecError,
+    counted,
+)
 from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.compose import NamedLoss
@@ -190,7 +196,8 @@ class AdditiveMechanism(Mechanism):
 
     @property
     def _form(self) -> str:
-        return f"{self.levels} levels, codes of {self.wrap_bits} bits for up to {self.num_clients} clients"
+        clients = counted(self.num_clients, "client")
+        return f"{self.levels} levels, codes of {self.wrap_bits} bits for up to {clients}"
 
     @classmethod
     def of(cls, spec: AdditiveSpec) -> Self:

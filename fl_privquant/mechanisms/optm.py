@@ -29,7 +29,7 @@ from fl_privquant.design.monotone import design_monotone
 from fl_privquant.design.paired import design_paired
 from fl_privquant.design.search import BinSearch, Evaluation, evaluated_once
 from fl_privquant.design.tuning import design_with_slack
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, PrivQuantError
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
@@ -43,6 +43,8 @@ _SEARCH_KNOTS = 17
 _INTERIOR_POINT_LEVELS = 24
 # On a finer grid the loss between neighbours must be smaller, so that the outer values would lie further out.
 _GRID_KNOTS = 5
+# From this epsilon on, a search finds values and their law in the accuracy of linear programming solvers.
+_SURELY_SEARCHED = 0.01
 
 PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 """Output values of the paper's OPTM at an epsilon of 1, which its training runs use as well."""
@@ -105,6 +107,22 @@ class OptmSpec(LeastErrorSpec):
 @register("optm", OptmSpec, 0, "#0b5fa5", cached=True, plans_for_sums=True, plans_for_local=True)
 def design_optm(spec: OptmSpec) -> TableMechanism:
     """The certified mechanism with the least error that meets the spec."""
+    try:
+        return _designed(spec)
+    except PrivQuantError as error:
+        if spec.epsilon >= _SURELY_SEARCHED or spec.bins is not None or spec.max_value is not None:
+            raise
+        # What failed is of no help: the search, its linear programs or the table, at values that nobody gave.
+        least = least_metric_value(spec.metric, spec.epsilon, _grid(spec))
+        raise InfeasibleDesignError(
+            f"epsilon: {spec.epsilon:g} is too small for a search of {spec.levels} levels: unbiased values "
+            f"reach ±{least:.3g} or beyond, where floating point does not tell laws apart; raise epsilon "
+            f"({_SURELY_SEARCHED:g} is enough for any number of levels), or take 'one_bit', which needs no "
+            "search"
+        ) from error
+
+
+def _designed(spec: OptmSpec) -> TableMechanism:
     codebook = _search(spec) if spec.bins is None else Codebook.from_values(spec.bins)
 
     def certify(law: Law) -> TableMechanism:
@@ -142,6 +160,7 @@ def _search(spec: OptmSpec) -> Codebook:
         spec.max_value if spec.max_value is not None else 4.0 * least,
         None if spec.density.symmetric else _typical(spec.density, spec.levels),
         has_gradient=spec.family == "free",
+        advice="" if spec.family == "free" else ", or use family='free'",
     )
     if not spec.lattice:
         return search.continuous()

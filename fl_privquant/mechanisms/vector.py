@@ -28,7 +28,13 @@ import numpy as np
 from fl_privquant import checks
 from fl_privquant.array_types import Array, ArrayLike, Floats, Ints, code_type
 from fl_privquant.checks import whole_in
-from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import (
+    CertificationError,
+    CodeOverflowError,
+    InvalidSpecError,
+    InvalidUpdateError,
+    counted,
+)
 from fl_privquant.law.codebook import bits_of_sum, checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.table import log_ratio_upper
@@ -124,7 +130,8 @@ class VectorMechanism(Mechanism):
     @property
     def _form(self) -> str:
         bits = self.message_size * self.message_bits
-        return f"{self.dimension} coordinates in the {self.norm} ball, draws: {self.repeats}, {bits} bits"
+        size = f"{counted(self.dimension, 'coordinate')} in the {self.norm} ball"
+        return f"{size}, draws: {self.repeats}, {counted(bits, 'bit')}"
 
     @property
     def _errors(self) -> str:

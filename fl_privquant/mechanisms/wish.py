@@ -16,7 +16,7 @@ from fl_privquant import checks
 from fl_privquant.checks import number_in, whole_in
 from fl_privquant.design.bits import numbers_of_trials
 from fl_privquant.design.spread import RunTarget, best_spread, bits_at_norm_bound, usual_norm_ratio
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, counted
 from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.lattice import coarse_count
 from fl_privquant.law.table import TOTAL_WEIGHT
@@ -68,8 +68,8 @@ class Wish:
         checks.check_declared(self)
         if self.num_clients - self.corrupt - self.dropped < 1 or self.corrupt < 0 or self.dropped < 0:
             raise InvalidSpecError(
-                f"num_clients: {self.num_clients} clients, minus {self.corrupt} corrupt and {self.dropped} "
-                "dropped ones, leave no honest client"
+                f"num_clients: {counted(self.num_clients, 'client')}, minus {self.corrupt} corrupt and "
+                f"{self.dropped} dropped, leave no honest client"
             )
 
     @property

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant import checks
 from fl_privquant.cohort import checked_fraction, count_of, honest_clients
-from fl_privquant.errors import InvalidSpecError, SecureAggregationError
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError, counted
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg import keys
 from fl_privquant.secagg.messages import Confirmation, Invitation
@@ -22,6 +22,7 @@ from fl_privquant.secagg.wire import ClientMessage
 from fl_privquant.secagg.witnesses import quorum_of, witness_failure
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class ClientPolicy:
     """What a client insists on, whatever the server proposes.
@@ -116,7 +117,7 @@ class ClientPolicy:
         """Refuse a round of fewer than ``min_clients``."""
         if num_clients < self.min_clients:
             raise SecureAggregationError(
-                f"{num_clients} clients, below the {self.min_clients} of this client's min_clients"
+                f"{counted(num_clients, 'client')}, below the {self.min_clients} of this client's min_clients"
             )
 
     def check_graph(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool = False) -> None:

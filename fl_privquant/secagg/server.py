@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError, counted
 from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, messages, shamir, transcript
 from fl_privquant.secagg.graph import graph_of
@@ -198,7 +198,7 @@ class ServerRound:
         self._close(ServerStage.ADVERTISE)
         self._drop_repeated_keys()
         if len(self._entries) < 2:
-            raise self._failure(f"{len(self._entries)} clients sent keys, expected 2 or more")
+            raise self._failure(f"{counted(len(self._entries), 'client')} sent keys, expected 2 or more")
         try:
             parameters = self._config.graph(len(self._entries))
         except InvalidSpecError as error:
@@ -305,8 +305,8 @@ class ServerRound:
         least = self._config.least_survivors(len(self._graph))
         if len(self._active) < least:
             raise self._failure(
-                f"{len(self._active)} masked inputs arrived of {len(self._graph)} clients that sent keys, "
-                f"below the {least} without which clients do not unmask; raise dropout_fraction "
+                f"{counted(len(self._active), 'masked input')} arrived of {len(self._graph)} clients that "
+                f"sent keys, below the {least} without which clients do not unmask; raise dropout_fraction "
                 f"({self._config.dropout_fraction}) on both sides"
             )
         self._stage = ServerStage.CONFIRM

@@ -55,12 +55,12 @@ OPTIONS = {
     "design": ("--epsilon", "--bits", "--levels", "--set"),
     "compare": ("--epsilon", "--bits", "--levels", "--objective", "--mechanism", "--dimension"),
     "statement": (
-        *("--epsilon", "--bits", "--dimension", "--clients", "--rounds", "--delta", "--corrupt", "--dropped"),
-        *("--l2-norm", "--mechanism", "--file"),
+        *("--epsilon", "--bits", "--dimension", "--clients", "--rounds", "--delta"),
+        *("--corrupt-fraction", "--dropout-fraction", "--l2-norm", "--mechanism", "--file"),
     ),
     "plan": (
-        *("--epsilon", "--clients", "--dimension", "--rounds", "--delta", "--bits", "--unit", "--corrupt"),
-        *("--dropped", "--l2-norm", "--mechanism", "--error", "--kilobytes"),
+        *("--epsilon", "--clients", "--dimension", "--rounds", "--delta", "--bits", "--unit"),
+        *("--corrupt-fraction", "--dropout-fraction", "--l2-norm", "--mechanism", "--error", "--kilobytes"),
     ),
 }
 

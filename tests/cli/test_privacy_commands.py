@@ -180,7 +180,7 @@ def test_a_target_that_is_no_target_is_refused_at_once(
     assert stopped.value.code == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.splitlines() == [f"error: epsilon: {float(epsilon)} is outside (0, 1e9]"]
+    assert said.err.splitlines() == [f"error: --epsilon: {float(epsilon)} is outside (0, 1e9]"]
 
 
 def test_plan_says_what_would_do() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.design.free import least_outer_value
+from fl_privquant.design.search import BinSearch
 from fl_privquant.errors import InfeasibleDesignError
 
 
@@ -81,3 +84,27 @@ def test_a_cap_below_what_is_needed_is_infeasible() -> None:
         best(epsilon=1.0, bits=2, max_value=2.0)
     capped = best(epsilon=1.0, bits=2, objective="mae", max_value=3.0)
     assert capped.values[-1] <= 3.0 + 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-5])
+@pytest.mark.parametrize("family", ["free", "paired"])
+def test_an_epsilon_too_small_for_a_search_is_told_what_helps(epsilon: float, family: str) -> None:
+    """The advice was to use the family that the design had already, or to widen bins that nobody gave."""
+    with pytest.raises(InfeasibleDesignError) as raised:
+        pq.design("optm", epsilon=epsilon, bits=2, family=family)
+    text = str(raised.value)
+    assert f"epsilon: {epsilon:g} is too small for a search of 4 levels" in text
+    assert "family" not in text
+    # What is advised works.
+    assert "raise epsilon (0.01 is enough for any number of levels), or take 'one_bit'" in text
+    assert pq.design("optm", epsilon=0.01, bits=2, family=family).epsilon <= 0.01
+    assert pq.design("one_bit", epsilon=epsilon).epsilon <= epsilon
+
+
+def test_only_families_with_more_error_are_advised_to_use_another() -> None:
+    def nothing(values: Any) -> Any:
+        raise InfeasibleDesignError("no law")
+
+    for advice in ("", ", or use family='free'"):
+        with pytest.raises(InfeasibleDesignError, match=f"raise epsilon, levels or max_value{advice}$"):
+            BinSearch(nothing, levels=4, least=2.0, most=8.0, advice=advice).continuous()

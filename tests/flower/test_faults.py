@@ -227,7 +227,7 @@ def test_a_second_reply_of_a_node_is_dropped(mechanism, flower_log):
 def test_a_node_that_never_replies_is_counted(mechanism, flower_log):
     arrays, text = run_forged(mechanism, flower_log, lambda replies: replies[:BAD] + replies[2:])
     assert_same_arrays(arrays, expected_model(mechanism, GOOD))
-    assert "1 nodes did not reply" in text
+    assert "1 node did not reply" in text
 
 
 def test_a_reply_of_the_round_before_does_not_shut_out_the_right_one(mechanism, flower_log):

@@ -70,12 +70,13 @@ def run(
     rounds: int = ROUNDS,
     budget: Budget | None = None,
     policy: ClientPolicy | None = None,
+    max_epsilon: float = math.inf,
     **options: Any,
 ) -> np.ndarray:
     client, server = ClientApp(), ServerApp()
     mods: list[Any] = [leaves or Leaves(None, set())]
     mods += [SecureAggregationMod(policy)] if secure else []
-    mods.append(PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5, metrics=["shift"]))
+    mods.append(PrivQuantMod(max_epsilon, max_delta=1e-3, seed=5, metrics=["shift"]))
 
     @client.train(mods=mods)
     def train(message: Message, context: Context) -> Message:
@@ -166,6 +167,20 @@ def test_the_error_names_why_clients_refuse() -> None:
     expected = r"0 clients sent keys.*8 nodes \(.*\): advertise: .*8 clients, below the 9 of .* min_clients"
     with pytest.raises(NoUsableReplyError, match=expected):
         run(secure=True, policy=ClientPolicy(min_clients=9))
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_the_error_repeats_the_limit_by_which_all_clients_refuse(secure: bool) -> None:
+    """Under secure aggregation it once told only that no masked input had arrived."""
+    with pytest.raises(NoUsableReplyError) as raised:
+        run(secure=secure, max_epsilon=0.5)
+    text = str(raised.value)
+    assert "(8 failed, 0 silent)" in text
+    assert "most nodes replied with error" in text
+    assert "mechanism 'optm' has ε = 2, δ = 0 (coordinate release, local view)" in text
+    assert "above this client's max_epsilon 0.5" in text
+    assert ("ends without a sum: no masked input arrived" in text) is secure
+    assert "\n" not in text
 
 
 def test_what_a_secure_sum_asks_clients_for() -> None:

@@ -1,0 +1,156 @@
+"""Messages of commands name the options that were or can be typed, never parameters of Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+
+import click
+import pytest
+import typer
+
+import fl_privquant as pq
+from fl_privquant.accounting import Wish
+from fl_privquant.cli import main as cli
+from fl_privquant.cli.flags import FlagCommand, in_flags
+from fl_privquant.mechanisms.registry import entry, mechanisms
+
+PROGRAM = typer.main.get_command(cli.app)
+COMMANDS: dict[str, click.Command] = {
+    name: command for name, command in PROGRAM.commands.items() if not isinstance(command, click.Group)
+}
+DESIGNS = {parameter for name in mechanisms() for parameter in entry(name).spec.parameter_names()}
+PARAMETERS = {
+    *DESIGNS,
+    *inspect.signature(pq.Target).parameters,
+    *inspect.signature(pq.Target.plan).parameters,
+    *inspect.signature(pq.SecureSum).parameters,
+    *(field.name for field in dataclasses.fields(Wish)),
+}
+
+
+def named_in(command: str, text: str) -> list[str]:
+    """What a message names that the command does not have: parameters of Python, options of others."""
+    # A list of what a mechanism takes, all of which --set gives; and where else a parameter can be set.
+    text = re.sub(r"which takes [\w, ]+", "", text)
+    own = {"--help", *(option for parameter in COMMANDS[command].params for option in parameter.opts)}
+    settings = re.findall(r"(?:'design )?--set (\w+)", text)
+    wrong = [name for name in settings if name not in DESIGNS]
+    text = re.sub(r"'(?:fl-privquant )?design [^']+'", "", text)
+    text = re.sub(r"--set \w+", "--set", text)
+    wrong += [option for option in re.findall(r"(?<!\w)--[a-z][\w-]*", text) if option not in own]
+    opening = re.match(r"error: ([a-z]\w*)(?:, [a-z]\w*)*: ", text)
+    if opening and opening[1] in PARAMETERS:
+        wrong.append(opening[1])
+    wrong += [word for word in re.findall(r"(?<![\w'-])\w+_\w+(?![\w'])", text) if word in PARAMETERS]
+    return wrong
+
+
+def error_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[object, str]:
+    monkeypatch.setattr(sys, "argv", ["fl-privquant", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    out, err = capsys.readouterr()
+    return stopped.value.code, err or out
+
+
+def test_every_command_translates() -> None:
+    assert all(isinstance(command, FlagCommand) for command in COMMANDS.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "typed"),
+    [
+        ("plan", "corrupt_fraction: 2.0 is outside [0, 1)", "--corrupt-fraction: 2.0 is outside [0, 1)"),
+        ("plan", "most_error: 1; raise most_error or max_bits", "--error: 1; raise --error or --bits"),
+        ("plan", "most_error, most_kilobytes: give one", "--error, --kilobytes: give one"),
+        ("plan", "run_delta: 0; raise run_delta", "--delta: 0; raise --delta"),
+        ("design", "mechanism: 'x' is not one of a", "NAME: 'x' is not one of a"),
+        ("design", "bits=2 and levels=4: give one", "--bits 2 and --levels 4: give one"),
+        ("design", "raise epsilon or lower keep", "raise --epsilon or lower --set keep"),
+        ("design", "raise epsilon, levels or max_value, or use family='free'",
+         "raise --epsilon, --levels or --set max_value, or use --set family=free"),
+        ("compare", "raise epsilon, or lower share", "raise --epsilon, or lower 'design --set share'"),
+        ("compare", "use family='free'", "use 'design --set family=free'"),
+        # Words of a sentence, what was typed, and names of mechanisms stay as they are.
+        ("plan", "3 clients in 5 rounds: an error of 2 bits", "3 clients in 5 rounds: an error of 2 bits"),
+        ("plan", "optm_aggregate: no design", "optm_aggregate: no design"),
+        ("plan", "mechanism: 'max_bits' is not one", "--mechanism: 'max_bits' is not one"),
+        ("design", "--set 'max_code=x': expected", "--set 'max_code=x': expected"),
+    ],
+)  # fmt: skip
+def test_parameters_become_options(command: str, text: str, typed: str) -> None:
+    with click.Context(COMMANDS[command]):
+        assert in_flags(text) == typed
+    assert in_flags(text) == text
+
+
+NUMBERS = ("nan", "-1", "0", "1e-12", "0.3", "2", "1e308", "99999999999", "x")
+SMALL = {
+    "design": ("design", "optm", "--epsilon", "1", "--levels", "3"),
+    "compare": ("compare", "--mechanism", "one_bit", "--mechanism", "csgm", "--levels", "3"),
+    "statement": ("statement", "--mechanism", "one_bit", "--dimension", "10", "--rounds", "2"),
+    "plan": ("plan", "--clients", "10", "--dimension", "10", "--rounds", "2", "--bits", "1"),
+}
+OPTIONS = [
+    (command, parameter.opts[0])
+    for command in SMALL
+    for parameter in COMMANDS[command].params
+    if isinstance(parameter, click.Option) and not parameter.is_flag and parameter.opts[0] != "--set"
+]
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS)
+def test_no_message_names_a_parameter_that_the_command_does_not_have(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: object,
+    command: str,
+    option: str,
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    for value in NUMBERS:
+        code, said = error_of(monkeypatch, capsys, *SMALL[command], f"{option}={value}")
+        if code or "N/A" in said:
+            assert not named_in(command, said), (value, said)
+
+
+SETTINGS = (
+    "max_value=1",
+    "max_code=1",
+    "bins=3,1",
+    "family=x",
+    "num_knots=0",
+    "metric=l1",
+    "levels=1",
+    "bits=0",
+)
+
+
+@pytest.mark.parametrize("command", ["design", "statement"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_parameters_of_designs_are_named_as_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, setting: str
+) -> None:
+    start = ("design", "optm") if command == "design" else ("statement", "--mechanism", "optm")
+    code, said = error_of(
+        monkeypatch, capsys, *start, "--epsilon=1", "--set=family=paired", f"--set={setting}"
+    )
+    assert code == 2, said
+    assert not named_in(command, said), said
+
+
+def test_the_check_above_sees_what_was_printed_before() -> None:
+    """Negative control: messages that commands once printed."""
+    for command, said, wrong in [
+        ("plan", "error: corrupt_fraction: 2.0 is outside [0, 1)", "corrupt_fraction"),
+        ("plan", "error: with all coordinates the error is 1.3; raise most_error or max_bits", "max_bits"),
+        ("statement", "error: lower dropout_fraction (0.1)", "dropout_fraction"),
+        ("design", "error: epsilon: required by 'optm' and not given", "epsilon"),
+        ("compare", "error: lower --corrupt-fraction", "--corrupt-fraction"),
+    ]:
+        assert wrong in named_in(command, said)
