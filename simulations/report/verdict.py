@@ -153,7 +153,7 @@ def verdict(comparisons: Sequence[Comparison]) -> list[str]:
     if len(told) > MOST_FINDINGS:
         sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
     if told:
-        sentences.append(_resolution(told))
+        sentences.append(_resolution(told[:MOST_FINDINGS]))
     if diverged := list(dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete)):
         have = "has" if len(diverged) == 1 else "have"
         sentences.append(f"{joined(diverged)} {have} runs without a finite result, and no part in this.")
@@ -281,46 +281,47 @@ def _interval(difference: Difference, named: bool = False) -> str:
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """Which differences are too small for these seeds, and which series they are between."""
-    stated = [(compared, difference) for compared in comparisons for difference in compared.differences()]
-    if not stated:
+    """Which series these seeds cannot tell apart, and from which difference on they could, pair by pair."""
+    stated = [(comparison, comparison.differences()) for comparison in comparisons]
+    if not any(differences for _, differences in stated):
         return "With one series there is no difference to speak of."
-    known = [(compared, difference) for compared, difference in stated if not math.isnan(difference.low)]
+    known = [
+        (comparison, differences)
+        for comparison, differences in stated
+        if any(not math.isnan(difference.low) for difference in differences)
+    ]
     if not known:
         return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
-    # By accuracy or loss where there is one: few seeds tell factors between errors far better apart.
-    measure = next((compared.measure for compared, _ in known if compared.measure != ERROR), ERROR)
-    same = [(compared, difference) for compared, difference in known if compared.measure == measure]
-    # Half of the shortest interval: no pair of series can be told apart by less.
-    least = min(difference.half for _, difference in same)
-    what = {
-        ACCURACY: f"differences below {least:.2g} points of accuracy",
-        LOSS: f"differences below {least:.2g} of loss",
-        ERROR: f"errors that differ by less than a factor of {least:.3g}",
-    }[measure]
-    counts = [difference.seeds for _, difference in same]
+    every = [difference for _, differences in known for difference in differences]
+    counts = [difference.seeds for difference in every]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same, least)}."
+    parts = []
+    for comparison, differences in known:
+        if unsure := [difference for difference in differences if difference.is_open]:
+            budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]} " if len(known) > 1 else ""
+            parts.append(budget + _not_told_apart(comparison, unsure))
+    if not parts:
+        return f"With {seeds} seeds, all of these differences can be told from chance."
+    few = " Two seeds make wide intervals: run more, for example seed=0,1,2,3,4." if max(counts) == 2 else ""
+    if not all(difference.is_open for difference in every):
+        parts.append("the other differences can be told from chance")
+    return f"With {seeds} seeds, {'; '.join(parts)}.{few}"
 
 
-def _open_ones(stated: Sequence[tuple[Comparison, Difference]], least: float) -> str:
-    """The first comparison with series that cannot be told from the reference, and these series."""
-    for comparison in dict.fromkeys(comparison for comparison, _ in stated):
-        unsure = [
-            difference for compared, difference in stated if compared is comparison and difference.is_open
-        ]
-        if not unsure:
-            continue
-        close = [
-            difference.series
-            for difference in unsure
-            if difference.level == 1.0 or abs(difference.mean) <= least
-        ]
-        # Seeds differ more in some series than in others: their intervals are wider.
-        wider = [difference.series for difference in unsure if difference.series not in close]
-        against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
-        verb = "is" if len(close) == 1 else "are"
-        words = f": {joined(close)} {verb} that close to {against or comparison.reference}" if close else ""
-        larger = f"the larger difference of {joined(wider)} cannot either" if wider else ""
-        return words + (f"; {larger}, as seeds differ more there" if larger else "")
-    return "; none of the differences between these is that small"
+def _not_told_apart(comparison: Comparison, unsure: Sequence[Difference]) -> str:
+    """Series that cannot be told from the reference, and the difference that each would have to exceed.
+
+    That is half of the interval of each pair: seeds differ more in some series than in others.
+    """
+    against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
+    several = "s" if len(unsure) > 1 else ""
+    a = "" if several else "a "
+    if comparison.measure == ERROR:
+        needed = joined([f"{difference.half:.3g}" for difference in unsure])
+        least = f"{a}factor{several} of more than {needed}"
+    else:
+        unit = "points of accuracy" if comparison.measure == ACCURACY else "of loss"
+        needed = joined([f"{difference.half:.2g}" for difference in unsure])
+        least = f"{a}difference{several} of more than {needed} {unit}"
+    names = joined([difference.series for difference in unsure])
+    return f"{names} cannot be told from {against or comparison.reference}, which would take {least}"

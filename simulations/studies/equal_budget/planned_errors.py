@@ -30,10 +30,10 @@ ROUNDS = 50
 """Rounds of the run whose errors are compared."""
 
 ALLOWED = 1.01
-"""What the error may be over the central Gaussian's where mechanisms are compared by the bits that they send."""
+"""Largest error over the central Gaussian's, where mechanisms are compared by the bits that they send."""
 
 _DELTA, _DIMENSION = 1e-5, 7850
-_MOST_LEVELS = 128
+_MOST_LEVELS = 64
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
 # Sizes of the models that are trained; rounds of a short, a medium and a long run.
 _DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
@@ -122,7 +122,7 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
     too_few, enough = 1, _MOST_LEVELS
     best = row(enough)
     while best is not None and enough - too_few > 1:
-        middle = math.isqrt(too_few * enough) if enough > 2 * too_few else (too_few + enough) // 2
+        middle = max(too_few + 1, math.isqrt(too_few * enough))
         closer = row(middle)
         too_few, enough, best = (middle, enough, best) if closer is None else (too_few, middle, closer)
     return best
@@ -148,8 +148,8 @@ PARTS = (
         cells=lambda scale: itertools.product(_CLIENTS, _EPSILONS, PEERS),
         rows=_equal_error,
         note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
-        f"δ = {_DELTA:g}; levels: values that a coordinate is rounded to; bits in sum: what a client sends for "
-        "a coordinate",
+        f"δ = {_DELTA:g}; levels: values that a coordinate is rounded to; bits in sum: what a client sends "
+        "for a coordinate",
     ),
     Grid(
         name="by_rounds",
