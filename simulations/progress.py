@@ -111,8 +111,8 @@ def epsilon_of_lines(delta: float, rounds: bool = True) -> str:
     stated = PrivacyStatement(0.0, delta, Unit.TOTAL)
     bound = " Until a run ends, it is an upper bound that is quick to compute." if rounds else ""
     return (
-        f"ε is for all updates of a client together ({stated.unit}, δ = {stated.delta_cell}), seen by who "
-        f"gets its codes (local), only sums over clients (sums), or only the models (models).{bound}"
+        f"ε is for all updates of a client together ({stated.unit}, δ = {stated.delta_cell}), if its codes "
+        f"are seen (local), only sums over clients (sums), or only the models (models).{bound}"
     )
 
 

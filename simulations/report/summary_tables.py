@@ -158,7 +158,8 @@ def privacy_table(study: Study) -> Table:
     caption = (
         "A client total covers all updates of the client that was asked most often, a client round one whole "
         "update. Certified ε bounds what is learned about one coordinate from one message. Local view: "
-        f"somebody who sees each client's codes.{in_sums}{central} For {REPLACE_ONE}. All figures are "
+        f"somebody who sees each client's codes.{in_sums}{central} For {REPLACE_ONE}. Counted by: the method "
+        "that composes updates to totals, such as pld, numerical privacy loss distributions. All figures are "
         "upper bounds, rounded up" + (", and δ is 0 everywhere." if pure else ".")
     )
     return Table("privacy", "Privacy of each mechanism", caption, rows)

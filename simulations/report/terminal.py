@@ -35,10 +35,10 @@ _LEGENDS = {
     "MB up": "megabytes that all clients together send in all rounds",
     "MB handshake": "megabytes of keys, shares and lists of secure aggregation, up and down, in all rounds",
     "MSE of the mean": "mean squared error of the decoded mean update, per coordinate, averaged over rounds",
-    LEVELS["epsilon_client_total"]: "all updates of one client together, seen by who gets its codes",
-    LEVELS["epsilon_client_total_sum"]: "the same, seen by who gets only sums over clients",
-    LEVELS["epsilon_client_total_models"]: "the same, seen by who gets only the models",
-    CERTIFIED: "one coordinate in one round, seen by who gets its code",
+    LEVELS["epsilon_client_total"]: "all updates of a client together, its codes seen",
+    LEVELS["epsilon_client_total_sum"]: "all updates of a client together, only sums over clients seen",
+    LEVELS["epsilon_client_total_models"]: "all updates of a client together, only the models seen",
+    CERTIFIED: "one coordinate in one round, its code seen",
 }
 # What a cell says besides its number, in fewer words, so that more columns have room.
 _SHORT_CELLS = {" (not private)": "", "(trusted server)": "(trusted)"}
@@ -76,7 +76,7 @@ def print_summary(
         console.print(Text(sentence, style="bold"), highlight=False)
     for setting in study.settings:
         if setting not in told:
-            say(console, f"Also in the report: {setting}")
+            console.print(Text(f"Also in the report: {setting}"), highlight=False)
 
 
 def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[str, ...]:

@@ -281,7 +281,7 @@ def _interval(difference: Difference, named: bool = False) -> str:
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """Which series these seeds cannot tell apart, and from which difference on they could, pair by pair."""
+    """Which differences are not significant, and from which size on they would be, pair by pair."""
     stated = [(comparison, comparison.differences()) for comparison in comparisons]
     if not any(differences for _, differences in stated):
         return "With one series there is no difference to speak of."
@@ -298,30 +298,29 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     parts = []
     for comparison, differences in known:
         if unsure := [difference for difference in differences if difference.is_open]:
-            budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]} " if len(known) > 1 else ""
+            budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]}, " if len(known) > 1 else ""
             parts.append(budget + _not_told_apart(comparison, unsure))
     if not parts:
-        return f"With {seeds} seeds, all of these differences can be told from chance."
+        return f"With {seeds} seeds, all of these differences are significant."
     few = " Two seeds make wide intervals: run more, for example seed=0,1,2,3,4." if max(counts) == 2 else ""
     if not all(difference.is_open for difference in every):
-        parts.append("the other differences can be told from chance")
+        parts.append("the other differences are significant")
     return f"With {seeds} seeds, {'; '.join(parts)}.{few}"
 
 
 def _not_told_apart(comparison: Comparison, unsure: Sequence[Difference]) -> str:
-    """Series that cannot be told from the reference, and the difference that each would have to exceed.
+    """Series that do not differ significantly from the reference, and the difference that it would take.
 
     That is half of the interval of each pair: seeds differ more in some series than in others.
     """
     against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
-    several = "s" if len(unsure) > 1 else ""
-    a = "" if several else "a "
+    verb = "do" if len(unsure) > 1 else "does"
     if comparison.measure == ERROR:
         needed = joined([f"{difference.half:.3g}" for difference in unsure])
-        least = f"{a}factor{several} of more than {needed}"
+        least = f"factors of more than {needed}" if len(unsure) > 1 else f"a factor of more than {needed}"
     else:
         unit = "points of accuracy" if comparison.measure == ACCURACY else "of loss"
-        needed = joined([f"{difference.half:.2g}" for difference in unsure])
-        least = f"{a}difference{several} of more than {needed} {unit}"
+        least = f"more than {joined([f'{difference.half:.2g}' for difference in unsure])} {unit}"
     names = joined([difference.series for difference in unsure])
-    return f"{names} cannot be told from {against or comparison.reference}, which would take {least}"
+    than = against or comparison.reference
+    return f"{names} {verb} not differ significantly from {than}, which would take {least}"

@@ -164,3 +164,11 @@ def test_a_round_is_shown_and_written_once_it_is_saved(
     monkeypatch.setattr(Rounds, "update", watched)
     execute(config)
     assert seen == [(number, number, number) for number in range(5)]
+
+
+def test_the_page_says_what_the_mechanisms_are(tmp_path: Path) -> None:
+    write_study(tmp_path, ("optm", "rqm"), rounds=2)
+    page = " ".join(build_report(tmp_path).read_text().split())
+    assert "OPTM: the optimal randomized quantization mechanism, designed by linear programming." in page
+    assert "RQM: randomized quantization to a random subset of uniform bins." in page
+    assert "The mean update is the average of the clients' updates as the server decodes it." in page
