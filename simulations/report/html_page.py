@@ -21,11 +21,17 @@ from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of
 from simulations.report.compared import verdict_of
 from simulations.report.drawings import Drawing, laws_of
 from simulations.report.marks import Mark, by_night, marks_of
-from simulations.report.study_data import Study, setting_value
+from simulations.report.study_data import Study, label_of, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
 # A client total above this guarantees hardly anything by itself.
 _LARGE_TOTAL = 20.0
+# What the second word of a label adds to the description of the mechanism.
+_VARIANTS = {
+    "paper": " As the paper prints it.",
+    "independent": " Output values on both sides of the input are drawn independently, as in the paper.",
+    "paired": " A pair of output values, one on each side of the input, is drawn first.",
+}
 
 
 def render(study: Study, drawings: Sequence[Drawing]) -> str:
@@ -98,7 +104,8 @@ def _meanings(study: Study) -> dict[str, str]:
                 "A trusted server, which sees every update and adds Gaussian noise to their mean."
             )
         elif name in mechanisms():
-            meanings[series] = (sys.modules[entry(name).spec.__module__].__doc__ or "").splitlines()[0]
+            first = (sys.modules[entry(name).spec.__module__].__doc__ or "").splitlines()[0]
+            meanings[series] = f"{first}{_VARIANTS.get(label_of(series).partition(' ')[2], '')}"
     return meanings
 
 

@@ -286,34 +286,33 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     if not any(differences for _, differences in stated):
         return "With one series there is no difference to speak of."
     known = [
-        (comparison, differences)
+        (comparison, [difference for difference in differences if not math.isnan(difference.low)])
         for comparison, differences in stated
-        if any(not math.isnan(difference.low) for difference in differences)
     ]
-    if not known:
-        return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
+    known = [(comparison, differences) for comparison, differences in known if differences]
     every = [difference for _, differences in known for difference in differences]
+    if not every:
+        return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
     counts = [difference.seeds for difference in every]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    if not any(difference.is_open for difference in every):
+        return f"With {seeds} seeds, all of these differences are significant."
     parts = []
     for comparison, differences in known:
-        if unsure := [difference for difference in differences if difference.is_open]:
-            budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]}, " if len(known) > 1 else ""
-            parts.append(budget + _not_told_apart(comparison, unsure))
-    if not parts:
-        return f"With {seeds} seeds, all of these differences are significant."
+        budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]}, " if len(known) > 1 else ""
+        parts.append(budget + _significance(comparison, differences))
     few = " Two seeds make wide intervals: run more, for example seed=0,1,2,3,4." if max(counts) == 2 else ""
-    if not all(difference.is_open for difference in every):
-        parts.append("the other differences are significant")
     return f"With {seeds} seeds, {'; '.join(parts)}.{few}"
 
 
-def _not_told_apart(comparison: Comparison, unsure: Sequence[Difference]) -> str:
-    """Series that do not differ significantly from the reference, and the difference that it would take.
+def _significance(comparison: Comparison, differences: Sequence[Difference]) -> str:
+    """Which series do not differ significantly from the reference, what that would take, and which do.
 
-    That is half of the interval of each pair: seeds differ more in some series than in others.
+    It takes more than half of the interval of each pair: seeds differ more in some series than in others.
     """
-    against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
+    unsure = [difference for difference in differences if difference.is_open]
+    if not unsure:
+        return "all differences are significant"
     verb = "do" if len(unsure) > 1 else "does"
     if comparison.measure == ERROR:
         needed = joined([f"{difference.half:.3g}" for difference in unsure])
@@ -321,6 +320,9 @@ def _not_told_apart(comparison: Comparison, unsure: Sequence[Difference]) -> str
     else:
         unit = "points of accuracy" if comparison.measure == ACCURACY else "of loss"
         least = f"more than {joined([f'{difference.half:.2g}' for difference in unsure])} {unit}"
+    against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
     names = joined([difference.series for difference in unsure])
     than = against or comparison.reference
-    return f"{names} {verb} not differ significantly from {than}, which would take {least}"
+    text = f"{names} {verb} not differ significantly from {than}, which would take {least}"
+    others = [difference.series for difference in differences if not difference.is_open]
+    return f"{text}, while {joined(others)} {'do' if len(others) > 1 else 'does'}" if others else text

@@ -62,11 +62,15 @@ def test_a_sweep_begins_with_its_question_and_what_epsilon_is(
     assert "subset" not in out + err
 
 
-def test_libraries_of_fonts_log_no_more_than_warnings(tmp_path: Path) -> None:
+def test_libraries_of_fonts_log_no_more_than_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Hydra prints what is logged in a job's process: lines about glyphs were among the results."""
     write_study(tmp_path, ("optm",), seeds=(0,), rounds=2)
-    build_report(tmp_path)
-    assert logging.getLogger("fontTools.subset").getEffectiveLevel() >= logging.WARNING
+    with caplog.at_level(logging.INFO):
+        build_report(tmp_path)
+        assert logging.getLogger("fontTools.subset").getEffectiveLevel() >= logging.WARNING
+    assert not [record for record in caplog.records if record.name.startswith("fontTools")]
 
 
 def two_panels(folder: Path) -> Study:

@@ -44,7 +44,7 @@ def test_losses_to_the_baseline_are_paired_by_seed() -> None:
     # The seeds differ by ten points, pairs of one seed by less than one.
     assert last == (
         "With 3 seeds, ours does not differ significantly from a trusted server, which would take more than "
-        f"{(high - low) / 2:.2g} points of accuracy; the other differences are significant."
+        f"{(high - low) / 2:.2g} points of accuracy, while poor does."
     )
     assert "1.2 points" in last
 
@@ -107,7 +107,7 @@ def test_errors_are_compared_by_factors() -> None:
     *_, last = verdict([compared(results, ERROR, None)])
     assert last == (
         "With 2 seeds, one_bit does not differ significantly from optm, which would take a factor of more "
-        f"than {factor:.3g}; the other differences are significant. Two seeds make wide intervals: run "
+        f"than {factor:.3g}, while rqm does. Two seeds make wide intervals: run "
         "more, for example seed=0,1,2,3,4."
     )
 
@@ -165,10 +165,18 @@ def test_each_comparison_has_its_own_thresholds() -> None:
     *_, last = verdict([compared(close), second])
     assert last == (
         "With 3 seeds, at ε = 8, δ = 1e-05 for a client's whole run, near does not differ significantly from "
-        "a trusted server, which would take more than 2.1 points of accuracy; at ε = 1, δ = 1e-05 for a "
-        "client's whole run, near does not differ significantly from a trusted server, which would take more "
-        "than 47 points of accuracy; the other differences are significant."
+        "a trusted server, which would take more than 2.1 points of accuracy, while poor does; at ε = 1, "
+        "δ = 1e-05 for a client's whole run, near does not differ significantly from a trusted server, which "
+        "would take more than 47 points of accuracy, while poor does."
     )
+    clear = compared({"central": [0.80, 0.80, 0.80], "poor": [0.60, 0.61, 0.60]})
+    *_, last = verdict([compared(close), clear])
+    assert last.endswith(
+        "while poor does; at ε = 8, δ = 1e-05 for a client's whole run, all differences are significant."
+    )
+    # One seed says nothing, and is not taken for a significant difference.
+    single = compared({"central": [0.80, 0.80, 0.80], "near": [0.79, 0.80, 0.80], "once": [0.1]})
+    assert "once" not in verdict([single])[-1]
 
 
 def test_ties_are_no_difference() -> None:

@@ -44,7 +44,9 @@ def _secure_sum(read: ReadTable) -> Any:
         axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.2)
-        figure.suptitle(f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16)
+        figure.suptitle(
+            f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
+        )
     return figure
 
 
