@@ -84,7 +84,7 @@ def main(grid: Grid, context: Context) -> None:
         )
         trusted = setup.trusted(recording, seed_of(context))
         private = PrivQuantStrategy(trusted, on_round=recording.on_round, **setup.settings())
-        saved = CheckpointStrategy(private, directory.checkpoint)
+        saved = CheckpointStrategy(private, directory.checkpoint, outputs.on_saved)
         if saved.finished_rounds == 0:
             recording.begin(initial)
         else:

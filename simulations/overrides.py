@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,8 +22,20 @@ CONF = Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
 
 
+class AskedRuns(NamedTuple):
+    """What a command line asks for: how many runs, and the configuration of the first."""
+
+    total: int
+    first: DictConfig
+
+
 def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None = None) -> int:
-    """The number of runs of a sweep with these overrides; ``own`` is the user's own configuration directory.
+    """The number of runs of a sweep with these overrides; see :func:`asked_runs`."""
+    return asked_runs(arguments, sweep, own).total
+
+
+def asked_runs(arguments: list[str], sweep: bool = True, own: Path | None = None) -> AskedRuns:
+    """The runs of a sweep with these overrides; ``own`` is the user's own configuration directory.
 
     An unknown group, file or key raises InvalidSpecError with the nearest word, and so does what Hydra cannot
     compose, or several values without ``sweep``.
@@ -60,7 +73,7 @@ def check_overrides(arguments: list[str], sweep: bool = True, own: Path | None =
     # The sizes of the experiment's own sweep, unless the command line overrides it.
     sizes = {str(key): len(str(text).split(",")) for key, text in (config.hydra.sweeper.params or {}).items()}
     sizes |= {override.key_or_group: len(choices_of(override)) for override in parsed}
-    return math.prod(sizes.values())
+    return AskedRuns(math.prod(sizes.values()), config)
 
 
 def _refuse_keys_of_tasks(keys: list[str]) -> None:

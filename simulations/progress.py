@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,13 +13,14 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fl_privquant.accounting import PrivacyStatement
+from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import RunConfig
 
 SWEEP_POSITION = "FL_PRIVQUANT_SWEEP_POSITION"
 """Environment variable with "number/total" of the run in its sweep, or "quiet" in a parallel one."""
 
 _LINES = 4
+_VIEWS = {"local": "local", "models": "models", "central": "models", "local or aggregate": "local or sums"}
 
 
 class _Bars(Progress):
@@ -41,6 +42,7 @@ class Rounds:
         self._quiet = position == "quiet"
         self._name = config.run_name if self._quiet else f"{position} {config.run_name}".strip()
         self._console = console
+        self._explained = "/" in position
         # Terminals that cannot move the cursor, such as those of editors, get lines like a pipe.
         self._live = console.is_terminal and not console.is_dumb_terminal
         self._progress = _Bars(
@@ -70,31 +72,70 @@ class Rounds:
     def resumes(self, finished: int) -> None:
         """Say that an interrupted run goes on, and after which round."""
         total = f" of {self._total}" if self._total else ""
-        self._console.print(
-            f"{self._name}: was interrupted, and goes on after round {finished}{total}",
-            soft_wrap=not self._live,
-            highlight=False,
-        )
+        print_line(self._console, f"{self._name}: was interrupted, and goes on after round {finished}{total}")
 
     def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
-        """Show a round that is done, and a quick upper bound of what a client has spent by then, if any.
+        """Show a round that is done, and an upper bound on what a client has spent by then, if any.
 
-        The end of the run counts in full, and comes to a little less.
+        The bound is computed quickly. The statement at the end of the run takes longer to compute, and is a
+        little smaller.
         """
         # Not every task has an accuracy, and an app may evaluate nothing.
         qualities = {"accuracy": f"{row['accuracy']:.3f}", "loss": f"{row['loss']:.4g}"}
-        notes = [f"{name} {value}" for name, value in qualities.items() if value != "nan"]
-        if spent is not None:
-            private = math.isfinite(spent.epsilon)
-            notes.append(f"spent at most {spent.brief}, by a quick bound" if private else spent.brief)
-        text = ", ".join(notes)
-        self._progress.note = text
+        notes = [f"{name} {value}" for name, value in qualities.items() if value != "nan"][:1]
+        bounded = spent is not None and math.isfinite(spent.epsilon)
+        brief = "" if spent is None else f"spent at most {spent.brief}" if bounded else spent.brief
+        self._progress.note = ", ".join([*notes, brief] if brief else notes)
         self._progress.update(self._bars[-1], completed=row["round"])
         if self._quiet or self._live or row["round"] == 0:
             return
         if row["round"] == self._total or row["round"] % max(1, self._total // _LINES) == 0:
             total = f"/{self._total}" if self._total else ""
-            self._console.print(f"{self._name}: round {row['round']}{total}, {text}", soft_wrap=True)
+            if spent is not None:
+                self._explain(spent)
+                notes.append(short_epsilons([spent]))
+            print_line(self._console, ", ".join([f"{self._name}: round {row['round']}{total}", *notes]))
+
+    def _explain(self, spent: PrivacyStatement) -> None:
+        """Say once what the epsilon of the lines is; a sweep has said it for all of its runs."""
+        if not self._explained and math.isfinite(spent.epsilon):
+            print_line(self._console, epsilon_of_lines(spent.delta))
+        self._explained = True
+
+
+def epsilon_of_lines(delta: float, rounds: bool = True) -> str:
+    """What the figures of :func:`short_epsilons` are: the heading of the lines that a run or a sweep prints.
+
+    With ``rounds`` some of the lines are about rounds of a run that lasts.
+    """
+    stated = PrivacyStatement(0.0, delta, Unit.TOTAL)
+    bound = " Until a run ends, it is an upper bound that is quick to compute." if rounds else ""
+    return (
+        f"ε is for all updates of a client together ({stated.unit}, δ = {stated.delta_cell}), if its codes "
+        f"are seen (local), only sums over clients (sums), or only the models (models).{bound}"
+    )
+
+
+def short_epsilons(statements: Sequence[PrivacyStatement]) -> str:
+    """Epsilons of client totals in few words, for lines under :func:`epsilon_of_lines`.
+
+    >>> in_sum = PrivacyStatement(8.0, 1e-5, Unit.TOTAL, "aggregate of 54")
+    >>> short_epsilons([in_sum, PrivacyStatement(4734.0, 1e-5, Unit.TOTAL)])
+    'ε = 8 (sums), 4734 (local)'
+    """
+    if all(math.isinf(statement.epsilon) for statement in statements):
+        return "not private"
+    figures = [
+        (statement.epsilon_cell.split()[0], _VIEWS.get(statement.view.split(" of ")[0], "sums"))
+        for statement in statements
+    ]
+    return "ε = " + ", ".join(f"{figure} ({view})" for figure, view in figures)
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a line, wrapped to the width of a terminal or of COLUMNS; in a pipe without it, as it is."""
+    fixed = console.is_terminal or "COLUMNS" in os.environ
+    console.print(line, soft_wrap=not fixed, highlight=False)
 
 
 def rounds(config: RunConfig) -> Rounds:

@@ -41,8 +41,8 @@ from fl_privquant.errors import PrivQuantError
 from simulations.apps.user_app import UserApp
 from simulations.config import RunConfig
 from simulations.keys.app_keys import configured_app
-from simulations.overrides import CONF, check_overrides, composed
-from simulations.progress import SWEEP_POSITION
+from simulations.overrides import CONF, AskedRuns, asked_runs, composed
+from simulations.progress import SWEEP_POSITION, epsilon_of_lines, print_line, short_epsilons
 from simulations.results import RunDirectory
 from simulations.users import with_users
 
@@ -127,9 +127,14 @@ def job(config_of_job: DictConfig) -> None:
         os.environ[SWEEP_POSITION] = _position()
         values = OmegaConf.to_container(config_of_job, resolve=True)
         config = RunConfig.from_mapping(with_users(values))  # type: ignore[arg-type]
-        note = {"study": str(Path(config.output) / config.study), "run": config.run_name}
+        study = str(Path(config.output) / config.study)
+        note = {"study": study, "run": config.run_name, "panel": config.panel}
         note["summary"] = execute(config)
-        note["spent"] = _spent(config, note["summary"])
+        spent = _spent(config, note["summary"])
+        final = "; ".join(statement.brief for statement in spent)
+        protects = any(math.isfinite(statement.epsilon) for statement in spent)
+        note["spent"] = f"final privacy cost: {final}" if protects else final
+        note["spent_in_short"] = short_epsilons(spent)
     except PrivQuantError as error:
         note["error"] = str(error)
     except OmegaConfBaseException as error:
@@ -147,21 +152,21 @@ def main() -> None:
     asked = _asked()
     try:
         own = None if asked.config_dir is None else Path(asked.config_dir)
-        total = check_overrides(asked.overrides, asked.multirun, own)
+        runs = asked_runs(asked.overrides, asked.multirun, own)
         if asked.help:
             _print_help(asked.overrides, own)
             return
     except PrivQuantError as error:
         program.fail(error)
     with tempfile.TemporaryDirectory() as folder:
-        notes = _notes_of_jobs(Path(folder) / _NOTES, total if asked.multirun else None)
+        notes = _notes_of_jobs(Path(folder) / _NOTES, runs if asked.multirun else None)
     if not notes:
         return  # --cfg and the like
     for study in sorted({note["study"] for note in notes if "summary" in note}):
         if asked.multirun:
             from simulations.report import show_report
 
-            show_report(Path(study))
+            show_report(Path(study), {note["panel"] for note in notes if note.get("study") == study})
         else:
             print(
                 f"results in {study}/{notes[0]['run']}; python -m simulations.report {study} makes a report"
@@ -172,17 +177,17 @@ def main() -> None:
         sys.exit(_EXIT_BUDGET)
 
 
-def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
-    """Run the jobs, ``total`` of them if they are a sweep; what each has noted.
+def _notes_of_jobs(session: Path, sweep: AskedRuns | None) -> list[dict[str, Any]]:
+    """Run the jobs, those of a ``sweep`` or one; what each has noted.
 
     Ctrl-C ends the process with one line: every run that has begun has a checkpoint of its last round.
     """
     session.touch()
     os.environ[_SESSION] = str(session.parent)
+    total = None if sweep is None else sweep.total
     os.environ[_SWEEP_TOTAL] = "" if total is None else str(total)
-    if total is not None:
-        opening = f"sweep of {total} runs; a line for each that ends, and a report after the last"
-        Console(stderr=True).print(opening, highlight=False)
+    if sweep is not None:
+        _open(sweep)
     try:
         job()
     except KeyboardInterrupt:
@@ -190,6 +195,21 @@ def _notes_of_jobs(session: Path, total: int | None) -> list[dict[str, Any]]:
         finished = f"{done} of {total} runs are finished; " if total else ""
         program.interrupted(f"{finished}the same command goes on where this one stopped")
     return [json.loads(line) for line in session.read_text().splitlines()]
+
+
+def _open(sweep: AskedRuns) -> None:
+    """Say which question a sweep answers, how many runs it has, and what the epsilon of their lines is."""
+    console = Console(stderr=True)
+    if sweep.first.panel is not None:
+        print_line(console, escape(str(sweep.first.panel)))
+    print_line(
+        console, f"sweep of {sweep.total} runs; a line for each that ends, and a report after the last"
+    )
+    # Parallel sweeps show no rounds, only what a run costs when it has ended.
+    print_line(
+        console,
+        epsilon_of_lines(float(sweep.first.privacy.delta), rounds=not _in_parallel(sweep.first.hydra)),
+    )
 
 
 def _open_app_config(arguments: list[str]) -> None:
@@ -225,7 +245,7 @@ def _print_help(overrides: list[str], own: Path | None) -> None:
 def _position() -> str:
     """The position of this run in its sweep; "quiet" in parallel sweeps, which draw no bars."""
     runtime = HydraConfig.get()
-    if "joblib" in str(runtime.launcher.get("_target_", "")).lower():
+    if _in_parallel(runtime):
         return "quiet"
     total = os.environ.get(_SWEEP_TOTAL)
     return (
@@ -233,6 +253,11 @@ def _position() -> str:
         if total and runtime.mode is not None and not OmegaConf.is_missing(runtime.job, "num")
         else ""
     )
+
+
+def _in_parallel(hydra_config: Any) -> bool:
+    """Whether runs of a sweep share the terminal."""
+    return "joblib" in str(hydra_config.launcher.get("_target_", "")).lower()
 
 
 def _say(note: dict[str, Any], position: str) -> None:
@@ -244,18 +269,19 @@ def _say(note: dict[str, Any], position: str) -> None:
     quality = "nothing evaluated" if row["loss"] is None else f"loss {row['loss']:.4g}"
     if row["accuracy"] is not None:
         quality = f"accuracy {row['accuracy']:.4f}"
-    console.print(
-        f"{position}{note['run']}: {quality} after round {row['round']}, {row['wall_seconds']:.1f} s; "
-        f"{note['spent']}",
-        soft_wrap=not console.is_terminal,
-    )
+    if position:
+        print_line(console, f"{position}{note['run']}: {quality}, {note['spent_in_short']}")
+    else:
+        seconds = f"{row['wall_seconds']:.1f} s"
+        print_line(
+            console, f"{note['run']}: {quality} after round {row['round']}, {seconds}; {note['spent']}"
+        )
     if row.get("stopped"):
-        reason = f"[bold]stopped:[/] {escape(row['stopped'])}"
-        console.print(reason, soft_wrap=not console.is_terminal, highlight=False)
+        print_line(console, f"[bold]stopped:[/] {escape(row['stopped'])}")
 
 
-def _spent(config: RunConfig, row: dict[str, Any]) -> str:
-    """What a client has spent, counted in full, in the view that the run is about and in the local one.
+def _spent(config: RunConfig, row: dict[str, Any]) -> list[PrivacyStatement]:
+    """The final cost of a client's run, in the view that the run is about and in the local one.
 
     With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
     of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
@@ -269,13 +295,12 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> str:
     models = [view for view in totals if view.startswith("models")]
     about = [view for view in totals if view not in (local.view, *models)]
     if not about and math.isinf(local.epsilon):
-        return local.brief
-    seen = [
+        return [local]
+    return [
         *(totals[view] for view in about),
         totals.get(local.view, local),
         *(totals[view] for view in models),
     ]
-    return f"spent, counted in full: {'; '.join(statement.brief for statement in seen)}"
 
 
 @contextlib.contextmanager

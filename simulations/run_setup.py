@@ -148,6 +148,7 @@ class Outputs(contextlib.ExitStack):
         self._config, self._directory, self._setup = config, directory, setup
         self._shown = progress.rounds(config)
         self._tracker = trackers.tracker(config, directory)
+        self._unsaved: tuple[list[Row], PrivacyStatement | None] | None = None
 
     def __enter__(self) -> Self:
         self.enter_context(self._shown)
@@ -159,13 +160,27 @@ class Outputs(contextlib.ExitStack):
         self._shown.resumes(finished)
 
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
-        """Write the rows so far, of which the last is new, and what a client has spent by then."""
-        self._setup.policy.observe_metrics(rows[-1]["round"], rows[-1])
+        """Take the rows so far, of which the last is new, and what a client has spent by then.
+
+        The row of a round is written and shown once its checkpoint is saved (:meth:`on_saved`): a run that
+        is killed before that repeats the round. The loop of an app has no checkpoints.
+        """
+        number = rows[-1]["round"]
+        self._setup.policy.observe_metrics(number, rows[-1])
+        self._tracker.log(rows[-1])
+        self._unsaved = rows, spent
+        if number == 0 or self._config.app is not None:
+            self.on_saved(number)
+
+    def on_saved(self, server_round: int) -> None:
+        """Write the rows up to a round, and show the last, unless the round made no row."""
+        if self._unsaved is None:
+            return
+        (rows, spent), self._unsaved = self._unsaved, None
         self._directory.write_rows(rows)
         # The central baseline protects the models, and not the updates.
         central = self._config.mechanism["name"] == CENTRAL
         self._shown.update(rows[-1], central_statement(self._config) if spent and central else spent)
-        self._tracker.log(rows[-1])
 
     def statements(self) -> list[PrivacyStatement]:
         """The statement of a run in which nothing is encoded."""

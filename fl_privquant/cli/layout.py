@@ -65,6 +65,23 @@ def print_table(
 
     A rule is drawn above the rows in ``sections``.
     """
+    print_legend(console, print_rows(console, columns, rows, title, sections))
+
+
+def print_legend(console: Console, notes: Sequence[str]) -> None:
+    """Print the legend of one table, or of several; what they have in common is printed once."""
+    for note in dict.fromkeys(notes):
+        console.print(Text(f"{note}.", style="dim"), highlight=False)
+
+
+def print_rows(
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Text]],
+    title: str = "",
+    sections: Sequence[int] = (),
+) -> list[str]:
+    """Print a table without its legend, as :func:`print_table` does; the notes of the legend."""
     if title:
         console.print(Text(title, style="italic"), highlight=False)
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
@@ -84,8 +101,7 @@ def print_table(
     notes = [f"{columns[at].heading}: {columns[at].legend}" for at in shown if columns[at].legend]
     if left_out := [column.heading for at, column in enumerate(columns) if at not in shown]:
         notes.append(f"not shown at a width of {console.width}: {', '.join(left_out)}")
-    for note in notes:
-        console.print(Text(f"{note}.", style="dim"), highlight=False)
+    return notes
 
 
 def _fits(console: Console, grid: RichTable) -> bool:
@@ -111,8 +127,10 @@ def _grid(
 
 
 def _print_blocks(console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]]) -> None:
+    # A name needs no heading; what the legend explains has the heading that it is explained by.
+    named = (f"{columns[0].heading}: ", "dim") if columns[0].legend else ""
     for row in cells:
-        console.print(row[0], highlight=False)
+        console.print(Text.assemble(named, row[0]), highlight=False)
         for line in _lines(console.width, columns, row):
             console.print(line, highlight=False)
     console.print()

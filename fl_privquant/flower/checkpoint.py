@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +68,9 @@ class CheckpointStrategy(KeptRun):
         The strategy to save and to delegate to.
     path
         The file.
+    on_saved
+        Called with the number of a round once its model is in the file: a run that is killed from then on
+        goes on after this round. Errors that it raises end the run.
 
     Examples
     --------
@@ -75,9 +78,12 @@ class CheckpointStrategy(KeptRun):
     >>> strategy = CheckpointStrategy(FedAvgM(server_momentum=0.9), "outputs/run.checkpoint")
     """
 
-    def __init__(self, strategy: Strategy, path: str | Path) -> None:
+    def __init__(
+        self, strategy: Strategy, path: str | Path, on_saved: Callable[[int], object] | None = None
+    ) -> None:
         super().__init__(strategy)
         self.path = Path(path)
+        self._on_saved = on_saved
         for wrapped in strategy_stack(strategy):
             _state_of(wrapped)
 
@@ -106,6 +112,8 @@ class CheckpointStrategy(KeptRun):
         """Delegate, and save the new model with everything that belongs to it."""
         aggregated = super().aggregate_train(server_round, replies)
         self._save(self.rounds_before + server_round, random.getstate())
+        if self._on_saved is not None:
+            self._on_saved(self.rounds_before + server_round)
         return aggregated
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

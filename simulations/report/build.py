@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +26,15 @@ def build_report(study_dir: Path) -> Path:
     return _report_on(Study.load(Path(study_dir)))
 
 
-def show_report(study_dir: Path) -> Path:
-    """Build the report, print the table of results and where the page is; its path."""
+def show_report(study_dir: Path, panels: Collection[str | None] | None = None) -> Path:
+    """Build the report, print the table of results and where the page is; its path.
+
+    Of a study that asks several questions, only the results of these ``panels`` are printed, if they are
+    given.
+    """
     study = Study.load(Path(study_dir))
     path = _report_on(study)
-    print_summary(study)
+    print_summary(study, panels=panels)
     print(f"report: {path}")
     return path
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.compared import comparisons_of
-from simulations.report.statistics import POINT, over_seeds, student_interval
+from simulations.report.statistics import LEAST_SEEDS, POINT, over_seeds, shown_interval
 from simulations.report.study_data import GROUP, Study
 from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
@@ -160,12 +160,14 @@ def _finding_chart(comparison: Comparison, number: int) -> Chart:
     error, accuracy = comparison.measure == ERROR, comparison.measure == ACCURACY
     curves = []
     for name, frame in comparison.runs.groupby("series", sort=False):
-        mean, low, high, count = student_interval(frame[comparison.measure], logarithmic=error)
+        mean, low, high, count = shown_interval(frame[comparison.measure], logarithmic=error)
         series = str(frame["study_series"].iloc[0])
         point = pd.DataFrame([(0.0, mean, low, high, count)], columns=POINT)
         if np.isfinite(mean):
             curves.append(Curve(series, {}, point, name=str(name)))
     question = "Whose mean update has the least error?" if error else "Who learns best?"
+    shown = all(curve.points["count"].iloc[0] >= LEAST_SEEDS for curve in curves)
+    interval = "with its 95 % interval" if shown else "without an interval, which takes three seeds or more"
     what = (
         "Squared error of the decoded mean update per coordinate, over rounds: geometric mean over seeds"
         if error
@@ -174,7 +176,7 @@ def _finding_chart(comparison: Comparison, number: int) -> Chart:
     return Chart(
         f"compared-{number}",
         question,
-        f"{comparison.budget}. {what}, with its 95 % interval.",
+        f"{comparison.budget}. {what}, {interval}.",
         "squared error of the mean update" if error else f"test {comparison.measure}",
         "",
         tuple(sorted(curves, key=lambda curve: curve.points["mean"].iloc[0], reverse=accuracy)),
@@ -393,7 +395,7 @@ def _final(
         for part, flat in ((frame[inside], False), (frame[~inside], True)):
             points = over_seeds(part, x, metric.column)
             if flat and len(part):
-                level = student_interval(part[metric.column])
+                level = shown_interval(part[metric.column])
                 points = pd.DataFrame([(end, *level) for end in ends], columns=POINT).dropna(subset=["mean"])
             if len(points):
                 curves.append(Curve(frame["series"].iloc[0], place, points, flat))
@@ -410,7 +412,7 @@ def shown(curve: Curve, panel: Place) -> bool:
 
 
 def extent(chart: Chart) -> tuple[float, float]:
-    """Range of the means with some margin; an interval of two seeds may be far larger, and is cut off."""
+    """Range of the means with some margin; an interval of few seeds may be far larger, and is cut off."""
     points = pd.concat([curve.points for curve in _above_floor(chart)])
     if chart.log_y:
         points = np.log10(points[["mean", "low", "high"]])

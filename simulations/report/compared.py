@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +17,14 @@ from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, KILOBYTES, LO
 _TRUSTED = "a trusted server"
 
 
-def verdict_of(study: Study) -> list[str]:
-    """The findings of a study as sentences; none where no run has finished."""
-    return verdict(comparisons_of(study))
+def verdict_of(study: Study, settings: Collection[str] | None = None) -> list[str]:
+    """The findings of a study, or of some of its settings, as sentences; none where no run has finished."""
+    comparisons = comparisons_of(study)
+    if settings is not None:
+        comparisons = tuple(
+            comparison for comparison in comparisons if comparison.runs["setting"].isin(settings).all()
+        )
+    return verdict(comparisons)
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ glyphs of all scripts, which takes longer than drawing the figure; with this fon
 from __future__ import annotations
 
 import atexit
+import logging
 import shutil
 import tempfile
 from functools import cache
@@ -29,6 +30,8 @@ def font_families() -> list[str]:
 
     The first call of a process makes the font, in a temporary file that matplotlib reads until the end.
     """
+    # It logs every table of every font that it reads, and jobs of Hydra print what is logged.
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
     from fontTools import subset
     from matplotlib import font_manager
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,15 +15,23 @@ import jinja2
 from markupsafe import Markup
 
 from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.mechanisms.registry import entry, mechanisms
+from simulations.config import CENTRAL
 from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of, findings_of
 from simulations.report.compared import verdict_of
 from simulations.report.drawings import Drawing, laws_of
 from simulations.report.marks import Mark, by_night, marks_of
-from simulations.report.study_data import Study, setting_value
+from simulations.report.study_data import Study, label_of, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
 # A client total above this guarantees hardly anything by itself.
 _LARGE_TOTAL = 20.0
+# What the second word of a label adds to the description of the mechanism.
+_VARIANTS = {
+    "paper": " As the paper prints it.",
+    "independent": " Output values on both sides of the input are drawn independently, as in the paper.",
+    "paired": " A pair of output values, one on each side of the input, is drawn first.",
+}
 
 
 def render(study: Study, drawings: Sequence[Drawing]) -> str:
@@ -43,6 +52,7 @@ def render(study: Study, drawings: Sequence[Drawing]) -> str:
         notes=NOTES,
         verdict=verdict_of(study),
         marks=marks,
+        meanings=_meanings(study),
         privacy=privacy_table(study),
         statements=_statements(study),
         num_simulated=sum(run.simulated for run in study.runs),
@@ -82,6 +92,21 @@ def _facts(study: Study) -> list[str]:
         _counted(config["federation.rounds"], "round") if "federation.rounds" in config else "",
     ]
     return [fact for fact in facts if fact]
+
+
+def _meanings(study: Study) -> dict[str, str]:
+    """What the mechanism of each series is, in a line: the first one of its module's documentation."""
+    meanings = {}
+    for series in study.series:
+        name = str(study.runs_of(series)[0].config.get("mechanism", {}).get("name"))
+        if name == CENTRAL:
+            meanings[series] = (
+                "A trusted server, which sees every update and adds Gaussian noise to their mean."
+            )
+        elif name in mechanisms():
+            first = (sys.modules[entry(name).spec.__module__].__doc__ or "").splitlines()[0]
+            meanings[series] = f"{first}{_VARIANTS.get(label_of(series).partition(' ')[2], '')}"
+    return meanings
 
 
 def _counted(number: int, noun: str) -> str:

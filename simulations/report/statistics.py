@@ -9,6 +9,9 @@ import pandas as pd
 from scipy import stats
 
 CONFIDENCE = 0.95
+LEAST_SEEDS = 3
+"""Tables and charts show intervals from this number of seeds on: those of two are too wide to be read."""
+
 POINT = ["x", "mean", "low", "high", "count"]
 """Columns of the points of a curve: where they are, and what :func:`student_interval` gives."""
 
@@ -45,8 +48,14 @@ def student_interval(
     return mean, low, high, count
 
 
+def shown_interval(values: Any, logarithmic: bool = False) -> tuple[float, float, float, int]:
+    """:func:`student_interval` where it is narrow enough to be read; fewer seeds have a mean without ends."""
+    mean, low, high, count = student_interval(values, logarithmic)
+    return (mean, low, high, count) if count >= LEAST_SEEDS else (mean, np.nan, np.nan, count)
+
+
 def over_seeds(frame: pd.DataFrame, by: str, column: str, logarithmic: bool = False) -> pd.DataFrame:
     """The means of ``column`` over seeds, as points at each value of ``by``; without those that are NaN."""
     grouped = frame.groupby(by, sort=True)[column]
-    rows = [(float(key), *student_interval(values, logarithmic)) for key, values in grouped]
+    rows = [(float(key), *shown_interval(values, logarithmic)) for key, values in grouped]
     return pd.DataFrame(rows, columns=POINT).dropna(subset=["mean"])

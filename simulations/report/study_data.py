@@ -21,9 +21,18 @@ GROUP = ["setting", "series", "epsilon", "bits"]
 _AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.levels")
 # Groups of keys that do not change results, and are not part of a run's name.
 _ROOMS_WITHOUT_EFFECT = ("output", "tracker")
+_NOT_IN_NAMES = (*_ROOMS_WITHOUT_EFFECT, "study")
 # These keys say which problem is solved: curves that differ here never share a panel. Any other key may
 # belong to the mechanism (its own clip, its own tuning), and is then a part of what is compared.
 _PROBLEM = ("panel", "task", "partition", "federation", "app", "app_config", "app_digest")
+# Keys that only some values of another key use: with its other values they change nothing.
+_USED_BY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "secagg.enabled": dict.fromkeys(
+        ("secagg.corrupt_fraction", "secagg.dropout_fraction", "secagg.masked", "secagg.exact_sums"), (True,)
+    ),
+    "partition.name": {"partition.alpha": ("dirichlet",), "partition.shards_per_client": ("shards",)},
+    "federation.strategy": {"federation.server_momentum": ("fedavgm", "fedadam")},
+}
 SECURE = " + secure aggregation"
 
 
@@ -52,7 +61,9 @@ class Study:
             raise InvalidSpecError(
                 f"{directory}: no runs in it; expected outputs/<study>/<run>/config.json, rounds.parquet, ..."
             )
-        return cls(directory, runs, problems)
+        # Runs that differ only in what has no effect are repetitions, and no further seeds.
+        once = {_identity(run): run for run in reversed(runs)}
+        return cls(directory, [run for run in runs if once[_identity(run)] is run], problems)
 
     @property
     def name(self) -> str:
@@ -62,7 +73,7 @@ class Study:
     @cached_property
     def configs(self) -> dict[str, dict[str, Any]]:
         """The flat config of each run, with dotted keys."""
-        return {run.name: flatten(run.config) for run in self.runs}
+        return {run.name: _in_effect(flatten(run.config)) for run in self.runs}
 
     @cached_property
     def varying(self) -> tuple[str, ...]:
@@ -239,6 +250,21 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _in_effect(config: dict[str, Any]) -> dict[str, Any]:
+    """A flat config without the keys that its other settings leave without effect.
+
+    >>> _in_effect({"secagg.enabled": False, "secagg.corrupt_fraction": 0.3, "seed": 1})
+    {'secagg.enabled': False, 'seed': 1}
+    """
+    idle = {
+        key
+        for chooser, used in _USED_BY.items()
+        for key, users in used.items()
+        if chooser in config and config[chooser] not in users
+    }
+    return {key: value for key, value in config.items() if key not in idle}
+
+
 def label_of(series: str) -> str:
     """The mechanism's label, which has the colour, without what was added to tell runs apart."""
     return series.removesuffix(SECURE)
@@ -251,7 +277,11 @@ def setting_text(keys: Sequence[str], values: Sequence[Any]) -> str:
     'partition.alpha 0.1, task digits'
     """
     named = sorted(zip(keys, values, strict=True), key=lambda pair: pair[0] != "panel")
-    texts = [(key.removesuffix(".name"), setting_value(value)) for key, value in named]
+    texts = [
+        # Where a study asks several questions, some of its runs may belong to none of them.
+        (key.removesuffix(".name"), "other runs" if (key, value) == ("panel", None) else setting_value(value))
+        for key, value in named
+    ]
     return ", ".join(text if key == "panel" else f"{key} {text}" for key, text in texts)
 
 
@@ -262,6 +292,13 @@ def setting_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _identity(run: Run) -> str:
+    """What a run's numbers depend on, as text."""
+    config = _in_effect(flatten(run.config))
+    kept = {key: value for key, value in config.items() if key.partition(".")[0] not in _NOT_IN_NAMES}
+    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _scalars(summary: Mapping[str, Any]) -> dict[str, Any]:

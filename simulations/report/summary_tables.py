@@ -15,7 +15,7 @@ from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.statement import REPLACE_ONE
 from simulations.config import CENTRAL
 from simulations.report.charts import CERTIFIED
-from simulations.report.statistics import student_interval
+from simulations.report.statistics import LEAST_SEEDS, shown_interval
 from simulations.report.study_data import GROUP, Study
 from simulations.report.words import THIN, bytes_text, count_text, percent_text, with_interval
 
@@ -79,7 +79,7 @@ class Table:
         if not means:
             return [None] * len(self.rows)
         room = max(max(means) - min(means), 0.01 * abs(max(means)), 1e-12)
-        # Two seeds can have an interval that dwarfs all others: it leaves the scale at both ends.
+        # Few seeds can have an interval that dwarfs all others: it leaves the scale at both ends.
         lows = [low for _, low, _ in self.intervals if math.isfinite(low)]
         highs = [high for _, _, high in self.intervals if math.isfinite(high)]
         start = max(min(means) - 3 * room, min([*means, *lows]) - 0.1 * room)
@@ -158,7 +158,8 @@ def privacy_table(study: Study) -> Table:
     caption = (
         "A client total covers all updates of the client that was asked most often, a client round one whole "
         "update. Certified ε bounds what is learned about one coordinate from one message. Local view: "
-        f"somebody who sees each client's codes.{in_sums}{central} For {REPLACE_ONE}. All figures are "
+        f"somebody who sees each client's codes.{in_sums}{central} For {REPLACE_ONE}. Counted by: the method "
+        "that composes updates to totals, such as pld, numerical privacy loss distributions. All figures are "
         "upper bounds, rounded up" + (", and δ is 0 everywhere." if pure else ".")
     )
     return Table("privacy", "Privacy of each mechanism", caption, rows)
@@ -172,8 +173,8 @@ def summary_table(study: Study) -> Table:
     shakes = bool(study.runs) and bool((study.summary["bytes_handshake"] > 0).any())
     accurate = not study.runs or study.summary["accuracy"].notna().any()
     for group, frame in _groups(study):
-        mean, low, high, count = student_interval(frame["accuracy" if accurate else "loss"])
-        error, error_low, error_high, _ = student_interval(frame["mean_squared_error_rounds"])
+        mean, low, high, count = shown_interval(frame["accuracy" if accurate else "loss"])
+        error, error_low, error_high, _ = shown_interval(frame["mean_squared_error_rounds"])
         half = (high - low) / 2
         quality = (
             {"accuracy, %": percent_text(mean, half)} if accurate else {"loss": with_interval(mean, half)}
@@ -198,14 +199,22 @@ def summary_table(study: Study) -> Table:
         f"{study.name}. What each ε covers, and its δ, is in the privacy table. "
         + ("Accuracy" if accurate else "Loss")
         + " after the last round and mean squared error of the decoded mean update (per coordinate, averaged "
-        "over rounds): mean ± half of the 95 % interval over seeds (Student t). "
-        "MB up: all clients and rounds together."
+        f"over rounds): mean {seeds_note(study)}. MB up: megabytes that all clients send in all rounds."
     )
     if shakes:
         caption += (
             " MB handshake: additional traffic of secure aggregation, up and down: keys, shares and lists."
         )
     return Table("summary", "Results of each mechanism", caption, tuple(rows), tuple(intervals))
+
+
+def seeds_note(study: Study) -> str:
+    """What follows a mean: half of its interval or, where there are few seeds, nothing."""
+    note = "± half of the 95 % interval over seeds (Student t)"
+    fewest = min((len(frame) for _, frame in _groups(study)), default=LEAST_SEEDS)
+    if fewest >= LEAST_SEEDS:
+        return note
+    return f"{note}, which needs three seeds or more; with fewer the mean stands alone"
 
 
 def _groups(study: Study) -> list[tuple[dict[str, Any], pd.DataFrame]]:

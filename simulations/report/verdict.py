@@ -153,7 +153,7 @@ def verdict(comparisons: Sequence[Comparison]) -> list[str]:
     if len(told) > MOST_FINDINGS:
         sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
     if told:
-        sentences.append(_resolution(told))
+        sentences.append(_resolution(told[:MOST_FINDINGS]))
     if diverged := list(dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete)):
         have = "has" if len(diverged) == 1 else "have"
         sentences.append(f"{joined(diverged)} {have} runs without a finite result, and no part in this.")
@@ -281,46 +281,48 @@ def _interval(difference: Difference, named: bool = False) -> str:
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """Which differences are too small for these seeds, and which series they are between."""
-    stated = [(compared, difference) for compared in comparisons for difference in compared.differences()]
-    if not stated:
+    """Which differences are not significant, and from which size on they would be, pair by pair."""
+    stated = [(comparison, comparison.differences()) for comparison in comparisons]
+    if not any(differences for _, differences in stated):
         return "With one series there is no difference to speak of."
-    known = [(compared, difference) for compared, difference in stated if not math.isnan(difference.low)]
-    if not known:
+    known = [
+        (comparison, [difference for difference in differences if not math.isnan(difference.low)])
+        for comparison, differences in stated
+    ]
+    known = [(comparison, differences) for comparison, differences in known if differences]
+    every = [difference for _, differences in known for difference in differences]
+    if not every:
         return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
-    # By accuracy or loss where there is one: few seeds tell factors between errors far better apart.
-    measure = next((compared.measure for compared, _ in known if compared.measure != ERROR), ERROR)
-    same = [(compared, difference) for compared, difference in known if compared.measure == measure]
-    # Half of the shortest interval: no pair of series can be told apart by less.
-    least = min(difference.half for _, difference in same)
-    what = {
-        ACCURACY: f"differences below {least:.2g} points of accuracy",
-        LOSS: f"differences below {least:.2g} of loss",
-        ERROR: f"errors that differ by less than a factor of {least:.3g}",
-    }[measure]
-    counts = [difference.seeds for _, difference in same]
+    counts = [difference.seeds for difference in every]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    return f"With {seeds} seeds, {what} cannot be told from chance{_open_ones(same, least)}."
+    if not any(difference.is_open for difference in every):
+        return f"With {seeds} seeds, all of these differences are significant."
+    parts = []
+    for comparison, differences in known:
+        budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]}, " if len(known) > 1 else ""
+        parts.append(budget + _significance(comparison, differences))
+    few = " Two seeds make wide intervals: run more, for example seed=0,1,2,3,4." if max(counts) == 2 else ""
+    return f"With {seeds} seeds, {'; '.join(parts)}.{few}"
 
 
-def _open_ones(stated: Sequence[tuple[Comparison, Difference]], least: float) -> str:
-    """The first comparison with series that cannot be told from the reference, and these series."""
-    for comparison in dict.fromkeys(comparison for comparison, _ in stated):
-        unsure = [
-            difference for compared, difference in stated if compared is comparison and difference.is_open
-        ]
-        if not unsure:
-            continue
-        close = [
-            difference.series
-            for difference in unsure
-            if difference.level == 1.0 or abs(difference.mean) <= least
-        ]
-        # Seeds differ more in some series than in others: their intervals are wider.
-        wider = [difference.series for difference in unsure if difference.series not in close]
-        against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
-        verb = "is" if len(close) == 1 else "are"
-        words = f": {joined(close)} {verb} that close to {against or comparison.reference}" if close else ""
-        larger = f"the larger difference of {joined(wider)} cannot either" if wider else ""
-        return words + (f"; {larger}, as seeds differ more there" if larger else "")
-    return "; none of the differences between these is that small"
+def _significance(comparison: Comparison, differences: Sequence[Difference]) -> str:
+    """Which series do not differ significantly from the reference, what that would take, and which do.
+
+    It takes more than half of the interval of each pair: seeds differ more in some series than in others.
+    """
+    unsure = [difference for difference in differences if difference.is_open]
+    if not unsure:
+        return "all differences are significant"
+    verb = "do" if len(unsure) > 1 else "does"
+    if comparison.measure == ERROR:
+        needed = joined([f"{difference.half:.3g}" for difference in unsure])
+        least = f"factors of more than {needed}" if len(unsure) > 1 else f"a factor of more than {needed}"
+    else:
+        unit = "points of accuracy" if comparison.measure == ACCURACY else "of loss"
+        least = f"more than {joined([f'{difference.half:.2g}' for difference in unsure])} {unit}"
+    against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
+    names = joined([difference.series for difference in unsure])
+    than = against or comparison.reference
+    text = f"{names} {verb} not differ significantly from {than}, which would take {least}"
+    others = [difference.series for difference in differences if not difference.is_open]
+    return f"{text}, while {joined(others)} {'do' if len(others) > 1 else 'does'}" if others else text

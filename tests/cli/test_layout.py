@@ -74,6 +74,16 @@ def test_a_legend_says_what_shown_headings_mean() -> None:
     assert "MSE: mean squared error, in clip².\ns: seconds.\n" in printed(160, ROWS)
 
 
+@pytest.mark.parametrize("width", [60, 400])
+def test_what_a_legend_explains_has_its_heading_in_every_layout(width: int) -> None:
+    """Blocks began with "3 bits", and the legend spoke of "codes"."""
+    columns = (Column("codes", "the width of a code", words=True), *COLUMNS[1:])
+    shown = printed(width, [("3 bits", *ROWS[0][1:])], columns)
+    assert "codes: the width of a code.\n" in shown
+    assert ("codes: 3 bits\n" in shown) == (width == 60)
+    assert ("codes " in shown) == (width == 400)
+
+
 def test_columns_of_the_environment_are_taken_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "93")
     assert output_console().width == 93
@@ -112,11 +122,11 @@ def test_commands_show_the_same_numbers_at_every_width(command: str) -> None:
 
 
 def test_the_summary_of_a_study_is_whole_at_every_width(tmp_path: Path) -> None:
-    write_study(tmp_path / "study", labels=("optm", "stochastic", "one_bit"), seeds=(0, 1), rounds=2)
+    write_study(tmp_path / "study", labels=("optm", "stochastic", "one_bit"), seeds=(0, 1, 2), rounds=2)
     write_study(
         tmp_path / "study",
         labels=("optm",),
-        seeds=(0, 1),
+        seeds=(0, 1, 2),
         rounds=2,
         settings=({"secagg": {"enabled": True, "corrupt_fraction": 0.1, "dropout_fraction": 0.1}},),
     )

@@ -186,3 +186,22 @@ def test_a_checkpoint_of_other_strategies_is_refused(tmp_path):
     run("FedAvgM", path, num_rounds=1)
     with pytest.raises(CheckpointError, match="saved by strategies"):
         run("FedAdam", path)
+
+
+def test_a_round_is_told_once_it_is_saved(tmp_path):
+    """Whoever shows a round as done before that would take it back after a kill."""
+    path = tmp_path / "x"
+    told = []
+
+    def saved(number):
+        told.append((number, CheckpointStrategy(fedavg(), path).finished_rounds))
+        if number == 2 and len(told) == 2:
+            raise Killed
+
+    def strategy():
+        return CheckpointStrategy(strategy_of("FedAvg"), path, saved)
+
+    with pytest.raises(Killed):
+        InlineEngine().run(server_app(strategy, num_rounds=4), client_app(), FEDERATION)
+    InlineEngine().run(server_app(strategy, num_rounds=4), client_app(), FEDERATION)
+    assert told == [(1, 1), (2, 2), (3, 3), (4, 4)]

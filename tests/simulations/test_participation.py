@@ -159,5 +159,5 @@ def test_the_last_line_has_the_views_that_were_counted(tmp_path: Path, run_here:
     stated = map(PrivacyStatement.from_dict, json.loads(origin.read_text())["statements"])
     local, summed, models = (each for each in stated if each.unit == Unit.TOTAL)
     assert " to " in summed.view
-    line = f"spent, counted in full: {summed.brief}; {local.brief}; {models.brief}"
+    line = f"final privacy cost: {summed.brief}; {local.brief}; {models.brief}"
     assert line in " ".join(said.split())

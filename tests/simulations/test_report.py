@@ -177,7 +177,7 @@ def test_privacy_table_has_the_aggregate_view_where_there_were_sums(tmp_path: Pa
     assert "at least 18 honest clients in each" in table.caption
 
 
-def test_means_and_intervals_are_student(small: Path) -> None:
+def test_means_and_intervals_are_student(tmp_path: Path) -> None:
     values = np.array([0.90, 0.91, 0.94, 0.95])
     mean, low, high, count = student_interval(values)
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
@@ -187,10 +187,25 @@ def test_means_and_intervals_are_student(small: Path) -> None:
     assert low * high == pytest.approx(mean**2)
     assert math.isnan(student_interval([0.9])[1])
     assert all(map(math.isnan, student_interval([0.9, math.nan, math.inf])[:3]))
-    row = summary_table(Study.load(small)).rows[0]
-    accuracies = Study.load(small).summary.query("label == 'optm'")["accuracy"]
-    half = stats.t.ppf(0.975, 1) * accuracies.std() / math.sqrt(2)
-    assert f"{100 * accuracies.mean():.1f} ± {100 * half:.1f}" in row.values()
+    write_study(tmp_path, ("optm", "none"), seeds=(0, 1, 2), rounds=3)
+    table = summary_table(Study.load(tmp_path))
+    accuracies = Study.load(tmp_path).summary.query("label == 'optm'")["accuracy"]
+    half = stats.t.ppf(0.975, 2) * accuracies.std() / math.sqrt(3)
+    assert f"{100 * accuracies.mean():.1f} ± {100 * half:.1f}" in table.rows[0].values()
+    assert "mean ± half of the 95 % interval over seeds (Student t). MB" in table.caption
+
+
+def test_two_seeds_are_too_few_for_an_interval_that_can_be_read(small: Path) -> None:
+    """With one degree of freedom Student's interval is 12.7 standard errors: ± 65 points of accuracy."""
+    study = Study.load(small)
+    table = summary_table(study)
+    accuracies = study.summary.query("label == 'optm'")["accuracy"]
+    assert f"{100 * accuracies.mean():.1f}" in table.rows[0].values()
+    assert "±" not in "".join(table.rows[0].values())
+    assert "which needs three seeds or more; with fewer the mean stands alone" in table.caption
+    for chart in (*charts_of(study), *findings_of(study)):
+        assert all(curve.points[["low", "high"]].isna().all(axis=None) for curve in chart.curves)
+    assert all("takes three seeds or more" in chart.caption for chart in findings_of(study))
 
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:

@@ -86,9 +86,10 @@ def test_ctrl_c_in_a_sweep_says_what_is_finished_in_one_line(
     )
     with pytest.raises(SystemExit) as ended:
         run.main()
-    opening, first, last = capsys.readouterr().err.splitlines()
+    opening, epsilon, first, last = capsys.readouterr().err.splitlines()
     assert ended.value.code == 130
     assert opening.startswith("sweep of 3 runs")
+    assert epsilon.startswith("ε is for all updates of a client together (client total, δ = 1e-05)")
     assert first == f"error: {STARTED}"
     assert last == "interrupted: 0 of 3 runs are finished; the same command goes on where this one stopped"
 

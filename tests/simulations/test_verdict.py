@@ -43,9 +43,10 @@ def test_losses_to_the_baseline_are_paired_by_seed() -> None:
     )
     # The seeds differ by ten points, pairs of one seed by less than one.
     assert last == (
-        "With 3 seeds, differences below 1.2 points of accuracy cannot be told from chance: ours is that "
-        "close to a trusted server."
+        "With 3 seeds, ours does not differ significantly from a trusted server, which would take more than "
+        f"{(high - low) / 2:.2g} points of accuracy, while poor does."
     )
+    assert "1.2 points" in last
 
 
 def test_a_sentence_about_errors_says_what_is_sent() -> None:
@@ -88,7 +89,7 @@ def test_a_gain_is_called_one() -> None:
 def test_without_a_baseline_the_best_is_the_reference() -> None:
     first, last = verdict([compared({"a": [0.80, 0.82], "b": [0.90, 0.92]}, baseline="central")])
     assert first.startswith(f"{BUDGET}, b has the highest accuracy; a loses 10.0 points of accuracy to it")
-    assert "none of the differences" in last
+    assert last == "With 2 seeds, all of these differences are significant."
     losses = compared({"a": [2.0, 2.5], "b": [1.0, 1.4]}, LOSS, None)
     assert "b has the lowest loss; a loses 1.05 of loss to it" in verdict([losses])[0]
 
@@ -100,7 +101,15 @@ def test_errors_are_compared_by_factors() -> None:
         f"{BUDGET}, optm has the least squared error of the mean update; that of one_bit is 1.50 times as "
         "large (simultaneous 95 % interval 1.50 to 1.50) and that of rqm 2.00 times (2.00 to 2.00)."
     )
-    assert last.startswith("With 2 seeds, errors that differ by less than a factor of 1 cannot")
+    assert last == "With 2 seeds, all of these differences are significant."
+    results["one_bit"] = [0.9, 1.3]
+    factor = math.exp(stats.t.ppf(1 - 0.05 / 4, 1) * np.log([0.9, 1.3 / 1.1]).std(ddof=1) / math.sqrt(2))
+    *_, last = verdict([compared(results, ERROR, None)])
+    assert last == (
+        "With 2 seeds, one_bit does not differ significantly from optm, which would take a factor of more "
+        f"than {factor:.3g}, while rqm does. Two seeds make wide intervals: run "
+        "more, for example seed=0,1,2,3,4."
+    )
 
 
 def test_errors_stand_beside_accuracies_that_cannot_be_told_apart() -> None:
@@ -141,16 +150,39 @@ def test_one_seed_has_no_interval_and_says_so() -> None:
 def test_a_large_difference_with_a_wide_interval_is_not_called_close() -> None:
     runs = {"central": [0.80, 0.80, 0.80], "near": [0.79, 0.80, 0.80], "wild": [0.60, 0.85, 0.80]}
     _, last = verdict([compared(runs)])
+    # Each pair has its own interval: what would be clear for one mechanism is not for the other.
     assert last == (
-        "With 3 seeds, differences below 2.1 points of accuracy cannot be told from chance: near is that "
-        "close to a trusted server; the larger difference of wild cannot either, as seeds differ more there."
+        "With 3 seeds, near and wild do not differ significantly from a trusted server, which would "
+        "take more than 2.1 and 47 points of accuracy."
     )
+
+
+def test_each_comparison_has_its_own_thresholds() -> None:
+    """One threshold stood for all comparisons, although their intervals differ by multiples."""
+    close = {"central": [0.80, 0.80, 0.80], "near": [0.79, 0.80, 0.80], "poor": [0.60, 0.61, 0.60]}
+    wild = {"central": [0.80, 0.80, 0.80], "near": [0.60, 0.85, 0.80], "poor": [0.10, 0.11, 0.10]}
+    second = replace(compared(wild), budget="At ε = 1, δ = 1e-05 for a client's whole run")
+    *_, last = verdict([compared(close), second])
+    assert last == (
+        "With 3 seeds, at ε = 8, δ = 1e-05 for a client's whole run, near does not differ significantly from "
+        "a trusted server, which would take more than 2.1 points of accuracy, while poor does; at ε = 1, "
+        "δ = 1e-05 for a client's whole run, near does not differ significantly from a trusted server, which "
+        "would take more than 47 points of accuracy, while poor does."
+    )
+    clear = compared({"central": [0.80, 0.80, 0.80], "poor": [0.60, 0.61, 0.60]})
+    *_, last = verdict([compared(close), clear])
+    assert last.endswith(
+        "while poor does; at ε = 8, δ = 1e-05 for a client's whole run, all differences are significant."
+    )
+    # One seed says nothing, and is not taken for a significant difference.
+    single = compared({"central": [0.80, 0.80, 0.80], "near": [0.79, 0.80, 0.80], "once": [0.1]})
+    assert "once" not in verdict([single])[-1]
 
 
 def test_ties_are_no_difference() -> None:
     first, last = verdict([compared({"central": [0.9, 0.8], "ours": [0.9, 0.8]})])
     assert "ours loses 0.0 points of accuracy to a trusted server (95 % interval 0 to 0)" in first
-    assert last.endswith("ours is that close to a trusted server.")
+    assert last.startswith("With 2 seeds, ours does not differ significantly from a trusted server")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -7,62 +7,61 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
-from matplotlib.ticker import PercentFormatter
 from scipy.stats import t as student
 
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values, look_of
-from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, best_errors, series_of
-from simulations.studies.equal_budget.planned_errors import PEERS, ROUNDS
+from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, series_of
+from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, ROUNDS
 from simulations.studies.page import TASKS, table_or_none
 from simulations.studies.study import Figure, ReadTable
 
 # This figure is also the first that a reader sees: large text, and hatches that repeat what colours say.
 _LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
+_PER_CENT = round(100.0 * (ALLOWED - 1.0), 6)
 _HATCHES = ("", "//", "..", "\\\\")
 
 _HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
 
 
 def _secure_sum(read: ReadTable) -> Any:
-    """How much larger errors are than those of a trusted server, in per cent: bars that begin at zero."""
-    errors = best_errors(read("secure_sum"))
-    counts = sorted(errors["num_clients"].unique())
+    """Bits that a client sends for a coordinate at an equal error and epsilon: bars that begin at zero."""
+    rows = read("equal_error")
+    counts = sorted(rows["num_clients"].unique())
     plt = pyplot()
     with plt.rc_context(_LARGE):
         figure, axes = plt.subplots(
             1, len(counts), figsize=(5.2 * len(counts), 4.6), sharey=True, layout="constrained"
         )
         for axis, num_clients in zip(axes, counts, strict=True):
-            _draw_errors(axis, errors[errors["num_clients"] == num_clients])
+            _draw_bits(axis, rows[rows["num_clients"] == num_clients])
             axis.set_title(f"{num_clients} clients in the sum", fontsize=15)
         # Both panels share an axis, on which bars begin at zero.
-        axes[0].set_ylim(bottom=0.0)
-        axes[0].set_ylabel("extra squared error of the mean\nupdate, over a trusted server")
+        axes[0].set_ylim(0.0, 1.15 * rows["bits_in_sum"].max())
+        axes[0].yaxis.get_major_locator().set_params(integer=True, nbins=5)
+        axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.2)
+        figure.suptitle(
+            f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
+        )
     return figure
 
 
-def _draw_errors(axis: Any, errors: pd.DataFrame) -> None:
-    epsilons = sorted(errors["run_epsilon"].unique())
+def _draw_bits(axis: Any, rows: pd.DataFrame) -> None:
+    epsilons = sorted(rows["run_epsilon"].unique())
     width = 0.84 / len(PEERS)
     for place, mechanism in enumerate(PEERS):
-        rows = errors[errors["mechanism"] == mechanism].sort_values("run_epsilon")
-        at = [epsilons.index(value) + (place - (len(PEERS) - 1) / 2) * width for value in rows["run_epsilon"]]
-        extra = 100.0 * (rows["ratio_to_central"] - 1.0)
+        own = rows[rows["mechanism"] == mechanism].sort_values("run_epsilon")
+        at = [epsilons.index(value) + (place - (len(PEERS) - 1) / 2) * width for value in own["run_epsilon"]]
         hatched = {"hatch": _HATCHES[place], "edgecolor": "white", "linewidth": 0.0}
         colour, label = colour_of(mechanism), LABELS[mechanism]
-        bars = axis.bar(at, extra, width=0.94 * width, color=colour, label=label, **hatched)
-        # Each group of bars has room for one number: that of our mechanism, whose bar is the first.
-        for bar, value in zip(bars if mechanism == PEERS[0] else (), extra, strict=False):
-            right = bar.get_x() + bar.get_width()
-            axis.text(right, value + 0.1, f"{value:.1f} %", ha="right", va="bottom", fontsize=12)
+        bars = axis.bar(at, own["bits_in_sum"], width=0.94 * width, color=colour, label=label, **hatched)
+        axis.bar_label(bars, padding=1, fontsize=13)
     axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
     axis.set_xlabel(f"ε for all {ROUNDS} rounds of a client")
-    axis.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     axis.grid(visible=False, axis="x")
 
 
@@ -137,7 +136,7 @@ def _local_training(read: ReadTable) -> Any:
 
 
 FIGURES = (
-    Figure("secure-sum", _secure_sum, ("secure_sum",)),
+    Figure("secure-sum", _secure_sum, ("equal_error",)),
     Figure("gradients", _gradients, (GRADIENTS[0],)),
     Figure("local-training", _local_training, ("equal-budget-digits", "equal-budget-mnist")),
 )

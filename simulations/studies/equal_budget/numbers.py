@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from fl_privquant.errors import PrivQuantError
 from simulations.config import CENTRAL
 from simulations.report.statistics import student_interval
-from simulations.studies.equal_budget.planned_errors import PEERS
+from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS
 from simulations.studies.page import TASKS, table_or_none, together
 from simulations.studies.study import ReadTable
 
@@ -117,6 +117,16 @@ class Numbers:
     def errors(self) -> Any:
         """The best row of each mechanism, by number of clients and budget."""
         return best_errors(self._read("secure_sum")).groupby(["num_clients", "run_epsilon"])
+
+    @property
+    def allowed(self) -> float:
+        """By how many per cent errors exceed the central Gaussian's, where bits are compared."""
+        return round(100.0 * (ALLOWED - 1.0), 6)
+
+    @property
+    def equal_errors(self) -> Any:
+        """The fewest levels of each mechanism that are enough for this, by clients and epsilon."""
+        return self._read("equal_error").groupby(["num_clients", "run_epsilon"])
 
     @cached_property
     def ours(self) -> pd.DataFrame:

@@ -29,7 +29,12 @@ PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 ROUNDS = 50
 """Rounds of the run whose errors are compared."""
 
+ALLOWED = 1.01
+"""Largest error over the central Gaussian's, where mechanisms are compared by the bits that they send."""
+
 _DELTA, _DIMENSION = 1e-5, 7850
+# The noise of Skellam on more levels is too wide to be listed at the smallest epsilon.
+_MOST_LEVELS = 48
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
 # Sizes of the models that are trained; rounds of a short, a medium and a long run.
 _DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
@@ -42,14 +47,16 @@ def error_row(
     dimension: int,
     num_clients: int,
     run_epsilon: float,
-    bits: int,
+    levels: int,
     rounds: int = ROUNDS,
     delta: float = _DELTA,
 ) -> dict[str, Any] | None:
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
 
-    The clip of ours is chosen by its design, that of the others by the plan, each for the least error.
+    Coordinates are rounded to at most this number of levels, before integer noise is added. The clip of ours
+    is chosen by its design, that of the others by the plan, each for the least error.
     """
+    bits = math.ceil(math.log2(levels))
     # In units of the standard deviation of a coordinate, the L2 clip is the root of the dimension.
     l2_clip = math.sqrt(dimension)
     clip = None
@@ -60,7 +67,7 @@ def error_row(
             run_epsilon=run_epsilon,
             run_delta=delta,
             rounds=rounds,
-            levels=2**bits,
+            levels=levels,
         )
         clip = l2_clip / spec.planned_norm_ratio
     target = Target(run_epsilon, rounds, num_clients, delta)
@@ -73,7 +80,7 @@ def error_row(
             clip=clip,
             aggregation=SecureSum(0.0, 0.0),
             # Otherwise integer noise would choose its own number of lattice points.
-            levels=2**bits,
+            levels=levels,
         )
     except InfeasibleDesignError:
         return None
@@ -98,11 +105,32 @@ def _central_error(dimension: int, num_clients: int, run_epsilon: float, rounds:
 
 
 def _secure_sum(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
-    return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, bits)
+    return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, 2**bits)
+
+
+def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[str, Any] | None:
+    """The row with the fewest levels whose error is at most :data:`ALLOWED` times the central Gaussian's.
+
+    The more levels, the less error and the more bits: bisection finds them. None if the most levels are not
+    enough.
+    """
+
+    def row(levels: int) -> dict[str, Any] | None:
+        errors = error_row(mechanism, _DIMENSION, num_clients, run_epsilon, levels)
+        close = errors is not None and errors["ratio_to_central"] <= ALLOWED
+        return {**errors, "levels": levels} if errors is not None and close else None
+
+    too_few, enough = 1, _MOST_LEVELS
+    best = row(enough)
+    while best is not None and enough - too_few > 1:
+        middle = max(too_few + 1, math.isqrt(too_few * enough))
+        closer = row(middle)
+        too_few, enough, best = (middle, enough, best) if closer is None else (too_few, middle, closer)
+    return best
 
 
 def _by_rounds(dimension: int, rounds: int, run_epsilon: float, bits: int) -> dict[str, Any] | None:
-    errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, bits, rounds)
+    errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, 2**bits, rounds)
     return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
 
 
@@ -114,6 +142,15 @@ PARTS = (
         rows=_secure_sum,
         note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
         f"δ = {_DELTA:g}; spread: coordinate clip in standard deviations of a coordinate",
+    ),
+    Grid(
+        name="equal_error",
+        title=f"Bits in the secure sum for at most {ALLOWED:g} times the error of a central Gaussian",
+        cells=lambda scale: itertools.product(_CLIENTS, _EPSILONS, PEERS),
+        rows=_equal_error,
+        note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
+        f"δ = {_DELTA:g}; levels: values that a coordinate is rounded to; bits in sum: what a client sends "
+        "for a coordinate",
     ),
     Grid(
         name="by_rounds",

@@ -20,7 +20,7 @@ from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.studies.catalogue import study_of
 from simulations.studies.equal_budget.numbers import GRADIENTS, Numbers
-from simulations.studies.equal_budget.planned_errors import PEERS
+from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, error_row
 from simulations.studies.page import chosen_clip
 from simulations.studies.study import Figure, Scale, Store
 from simulations.studies.sweep import Sweep, collect
@@ -198,14 +198,33 @@ def test_the_colours_of_the_first_figure_can_be_told_apart_by_the_colour_blind()
     assert nearest_pair(["#355070", "#6d597a"]) < 15.0
 
 
-def test_bars_of_the_first_figure_begin_at_zero_and_show_every_error() -> None:
+def test_bars_of_the_first_figure_begin_at_zero_and_show_the_bits_of_every_mechanism() -> None:
     figure = next(each for each in STUDY.figures if each.name == "secure-sum").draw(STORE.read)
-    errors = STORE.read("secure_sum")
+    table = STORE.read("equal_error")
     for axis, num_clients in zip(figure.axes, (100, 1000), strict=True):
         assert axis.get_ylim()[0] == 0.0
-        rows = errors[errors["num_clients"] == num_clients]
-        least = rows.groupby(["mechanism", "run_epsilon"])["ratio_to_central"].min()
+        rows = table[table["num_clients"] == num_clients]
         heights = sorted(bar.get_height() for bar in axis.patches)
-        assert heights == pytest.approx(sorted(100.0 * (least - 1.0)))
+        assert heights == sorted(rows["bits_in_sum"])
         assert axis.get_ylim()[1] > max(heights)
+        # Each bar says how many bits are sent.
+        assert sorted(int(text.get_text()) for text in axis.texts) == heights
     pyplot().close(figure)
+
+
+def test_all_mechanisms_of_the_first_figure_have_the_same_error_at_their_own_best() -> None:
+    """Each has the fewest levels that are enough: rounded more coarsely, peers erred seven times as much."""
+    table = STORE.read("equal_error")
+    keys = ["num_clients", "run_epsilon", "mechanism"]
+    assert set(table[keys].itertuples(index=False, name=None)) == set(
+        itertools.product((100, 1000), (1.0, 4.0, 10.0), PEERS)
+    )
+    assert (table["ratio_to_central"] <= ALLOWED).all()
+    assert np.all(table["epsilon_reached"] <= table["run_epsilon"])
+    for mechanism in PEERS:
+        (row,) = table.query(
+            "mechanism == @mechanism and num_clients == 100 and run_epsilon == 4"
+        ).itertuples()
+        fewer = error_row(mechanism, 7850, 100, 4.0, row.levels - 1)
+        assert fewer is not None
+        assert fewer["ratio_to_central"] > ALLOWED

@@ -21,7 +21,7 @@ from simulations.studies.equal_budget.planned_errors import PEERS, error_row
 def test_errors_are_close_to_a_trusted_server(
     dimension: int, clients: int, epsilon: float, bits: int, largest: float
 ) -> None:
-    row = error_row("optm_aggregate", dimension, clients, epsilon, bits)
+    row = error_row("optm_aggregate", dimension, clients, epsilon, 2**bits)
     assert row is not None
     assert 1.0 < float(row["ratio_to_central"]) <= largest
     assert 0.99 * epsilon < float(row["epsilon_reached"]) <= epsilon
@@ -29,7 +29,7 @@ def test_errors_are_close_to_a_trusted_server(
 
 
 def test_ours_errs_least_among_its_peers() -> None:
-    rows = {name: error_row(name, 200, 50, 4.0, 2, rounds=30) for name in PEERS}
+    rows = {name: error_row(name, 200, 50, 4.0, 4, rounds=30) for name in PEERS}
     errors = {name: float(row["ratio_to_central"]) for name, row in rows.items() if row is not None}
     assert set(errors) == set(PEERS)
     assert all(float(row["epsilon_reached"]) <= 4.0 for row in rows.values() if row is not None)
