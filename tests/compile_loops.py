@@ -31,7 +31,7 @@ def main() -> None:
                 coder.decode(payload)
                 add_up(coder, payload, update["weight"])
     # Indices of one byte and of two, in whole bits and as digits; codes of sums, which are wider.
-    for num_levels in (3, 4, 300, 512):
+    for num_levels in (3, 4, 300, 512, 1500):
         unpack_indices(pack_indices(np.zeros(300, int), num_levels), num_levels, 300)
     for width in (5, 8, 13, 16, 20, 32):
         unpack_codes(pack_codes(np.zeros(300, int), width), width, 300)
