@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from simulations.report.summary_tables import NOTES, privacy_table, summary_tabl
 _LARGE_TOTAL = 20.0
 
 
-def render(study: Study, drawings: Sequence[Drawing]) -> str:
-    """The whole page, with the drawings of the study's charts and laws."""
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -34,9 +35,14 @@ def render(study: Study, drawings: Sequence[Drawing]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    return environment.get_template("page.html.jinja")
+
+
+def render(study: Study, drawings: Sequence[Drawing]) -> str:
+    """The whole page, with the drawings of the study's charts and laws."""
     dimensions, marks = dimensions_of(study), marks_of(study.protects)
     laws, without_law = laws_of(study, dimensions)
-    return environment.get_template("page.html.jinja").render(
+    return _template().render(
         study=study,
         facts=_facts(study),
         asked=ASKED,
