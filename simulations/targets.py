@@ -119,8 +119,17 @@ def _signature(target: type) -> inspect.Signature:
 
 def _types(target: Callable[..., Any]) -> dict[str, Any]:
     """The declared types of its parameters; empty if one of them names something that is not imported."""
+    return _types_of_class(target) if isinstance(target, type) else _declared(target)
+
+
+@lru_cache(maxsize=64)
+def _types_of_class(target: type) -> dict[str, Any]:
+    return _declared(target.__init__)  # type: ignore[misc]
+
+
+def _declared(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        return typing.get_type_hints(function)
     except NameError:
         return {}
 

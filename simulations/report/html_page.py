@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ _VARIANTS = {
 }
 
 
-def render(study: Study, drawings: Sequence[Drawing]) -> str:
-    """The whole page, with the drawings of the study's charts and laws."""
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -43,9 +44,14 @@ def render(study: Study, drawings: Sequence[Drawing]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    return environment.get_template("page.html.jinja")
+
+
+def render(study: Study, drawings: Sequence[Drawing]) -> str:
+    """The whole page, with the drawings of the study's charts and laws."""
     dimensions, marks = dimensions_of(study), marks_of(study.protects)
     laws, without_law = laws_of(study, dimensions)
-    return environment.get_template("page.html.jinja").render(
+    return _template().render(
         study=study,
         facts=_facts(study),
         asked=ASKED,
