@@ -119,10 +119,11 @@ def _print_simulation(console: Console, plan: Plan) -> None:
     elif size == _DIGITS_COORDINATES:
         say(console, f"Simulate it on task=digits, whose model has {size} coordinates too:")
     else:
+        kept = ", and the same share of them is kept" if plan.encoding.kept(size) < size else ""
         say(
             console,
             f"Simulate a run with this target on task=digits, whose model has {_DIGITS_COORDINATES} "
-            f"coordinates and not {size}: it is planned anew, and the same share of them is kept.",
+            f"coordinates and not {size}: it is planned anew{kept}.",
         )
     say(console, f"  {_command(plan, task)}", copied=True)
 
