@@ -29,6 +29,8 @@ from simulations.run import execute
 
 # Each of these operations changes what the next process finds; what happens between two of them does not.
 _WATCHED = ("open", "os.rename", "os.remove", "os.rmdir")
+# A run that goes on reads its checkpoint in so many operations before the round that it begins with.
+_RESUMES = 3
 
 
 def run(config: RunConfig, log: Path | None = None, kill_at: int | None = None) -> None:
@@ -75,8 +77,7 @@ def main(
     """Run without a kill; then kill runs at every operation, or at random instants, and resume each of them.
 
     With a ``stride``, runs are killed only at every stride-th operation, and at all operations after the last
-    checkpoint. With several ``kills`` a run is killed that often, each time when it has made the same number
-    of operations.
+    checkpoint. With several ``kills`` a run is killed that often, each time at the same place of a round.
     """
 
     def config_in(name: str) -> RunConfig:
@@ -97,8 +98,8 @@ def main(
         for kill_at in (*range(1, saved + 1, stride), *range(saved + 1, len(operations) + 1)):
             name = f"operation-{kill_at}"
             for again in range(kills):
-                ended = forked(config_in(name), kill_at=kill_at)
-                # Killed again, a run may have come to its end with fewer operations than before.
+                ended = forked(config_in(name), kill_at=kill_at + _RESUMES * again)
+                # A run that goes on has fewer rounds left, and may come to its end before.
                 assert ended == -signal.SIGKILL or (again and ended == 0)
             execute(config_in(name))
         return

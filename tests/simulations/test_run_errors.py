@@ -86,7 +86,9 @@ def test_ctrl_c_in_a_sweep_says_what_is_finished_in_one_line(
     )
     with pytest.raises(SystemExit) as ended:
         run.main()
-    opening, epsilon, first, last = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4, lines
+    opening, epsilon, first, last = lines
     assert ended.value.code == 130
     assert opening.startswith("sweep of 3 runs")
     assert epsilon.startswith("ε is for all updates of a client together (client total, δ = 1e-05)")
