@@ -139,10 +139,17 @@ def parsed_files() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(run_folder: Path, preloaded: Preloaded) -> Iterator[RayCluster]:
+def shared_ray_cluster(run_folder: Path, preloaded: Preloaded) -> Iterator[RayCluster]:
     """The Ray cluster that all workers of a run share."""
     with RayCluster.shared(run_folder, preloaded) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def ray_cluster(shared_ray_cluster: RayCluster, run_folder: Path) -> Iterator[RayCluster]:
+    """The Ray cluster for one test after the other: two would each wait for what the other one holds."""
+    with shared_ray_cluster.alone(run_folder):
+        yield shared_ray_cluster
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ _PROGRAMS = (
     *deployment.MODULES,
 )
 _SCRIPTS = {"fl-privquant": "fl_privquant.cli.main:main", "setup_worker.py": "tests.ray_worker:main"}
-# Not Ray: what it loads has to know which process it is in, and forked drivers of one cluster would wait for ever.
+# Not Ray, which reads its environment when it is loaded: see :mod:`tests.ray_worker`.
 _TESTS = (
     *("fl_privquant.cli.main", "simulations.run", "simulations.benchmarks", "simulations.studies.catalogue"),
     *("datasets", "dp_accounting", "flwr_datasets", "hydra", "jupytext", "mlflow", "nbformat", "trustme"),

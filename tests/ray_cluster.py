@@ -89,18 +89,23 @@ class RayCluster:
     def shared(cls, folder: Path, programs: Preloaded) -> Iterator[RayCluster]:
         """The cluster of a folder: started by its first user, stopped by the last one."""
         note = folder / "ray.json"
-        with _locked(folder):
+        with _locked(folder / "ray.lock"):
             users, *known = json.loads(note.read_text()) if note.exists() else [0]
             cluster = cls(*known) if users else cls._started(folder / "ray.log", programs)
             note.write_text(json.dumps([users + 1, *vars(cluster).values()]))
         try:
             yield cluster
         finally:
-            with _locked(folder):
+            with _locked(folder / "ray.lock"):
                 users = json.loads(note.read_text())[0] - 1
                 note.write_text(json.dumps([users, *vars(cluster).values()]))
                 if users == 0:
                     cluster._stop()
+
+    @staticmethod
+    def alone(folder: Path) -> contextlib.AbstractContextManager[None]:
+        """Wait until no other process uses the cluster of a folder, which has processors for one app."""
+        return _locked(folder / "ray_turn.lock")
 
     @classmethod
     def _started(cls, log: Path, programs: Preloaded) -> RayCluster:
@@ -158,7 +163,7 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "ray.lock").open("w") as file:
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
