@@ -10,8 +10,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # A worker more than there are cores, as some tests wait for servers; one that has no tests left takes them from
 # the others. Libraries start no threads besides.
 # Tests are rewritten when they are imported, and processes of tests import the package: Python keeps both for the next.
+# Memory that is given back to the system is asked for again at once, which takes longer than what is computed in it.
+KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=33554432
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(KEEP_MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 TWO_AT_A_TIME := hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 .PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
