@@ -100,7 +100,9 @@ def logs_as_imported() -> None:
     """
     for name, value in _AS_IMPORTED.items():
         setattr(_FLOWER_LOG, name, value)
-    _ROOT_LOG.setLevel(_ROOT_LEVEL)
+    # Setting it makes all of the thousands of loggers forget which levels they are enabled for.
+    if _ROOT_LOG.level != _ROOT_LEVEL:
+        _ROOT_LOG.setLevel(_ROOT_LEVEL)
     for handler in _ROOT_LOG.handlers[:]:
         if handler not in _ROOT_HANDLERS and not type(handler).__module__.startswith("_pytest."):
             _ROOT_LOG.removeHandler(handler)
