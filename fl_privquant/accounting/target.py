@@ -373,7 +373,7 @@ class Plan:
         """What the noise means for training, in a few words."""
         if self.noise_to_signal <= _LEARNS:
             return "learns"
-        return "will not learn" if self.drowns_in_noise else "needs averaging over rounds"
+        return "mostly noise" if self.drowns_in_noise else "needs averaging over rounds"
 
     @property
     def verdict(self) -> str:
@@ -385,8 +385,9 @@ class Plan:
         if not self.drowns_in_noise:
             return f"{amount}: single rounds are mostly noise, which averages out over many of them."
         return (
-            f"{amount}, more than {counted(self.target.rounds, 'round')} can average out: the model will "
-            f"hardly learn; take more clients, fewer parameters, or a larger epsilon."
+            f"{amount}, more than {counted(self.target.rounds, 'round')} can average out. Only easy tasks "
+            "still learn from that: simulate yours, or take more clients, fewer parameters, or a larger "
+            "epsilon."
         )
 
     @property

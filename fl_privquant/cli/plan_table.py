@@ -6,6 +6,7 @@ It prints a table with a row for each number of bits, and how to run the best pl
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -96,16 +97,20 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     size = f"{target.rounds_in_words}, {counted(best.dimension, 'coordinate')}"
     title = f"{name} for {target.statement(view).brief}, {size}"
     print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
-    say(console, f"The first: {best.verdict}")
+    say(console, f"The first plan: {best.verdict[0].lower()}{best.verdict[1:]}")
     _print_simulation(console, best)
     say(console, "Run it in a Flower server app:")
-    for line in _lines(best):
-        say(console, f"  {line}", copied=True)
+    _print_copied(console, _lines(best))
     say(
         console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
     )
-    for line in _client_lines(best):
-        say(console, f"  {line}", copied=True)
+    _print_copied(console, _client_lines(best))
+
+
+def _print_copied(console: Console, lines: Iterable[str]) -> None:
+    """Print lines between empty ones and without an indent, so that they can be copied as a whole."""
+    for line in ("", *lines, ""):
+        say(console, line, copied=True)
 
 
 def _print_simulation(console: Console, plan: Plan) -> None:
@@ -125,7 +130,7 @@ def _print_simulation(console: Console, plan: Plan) -> None:
             f"Simulate a run with this target on task=digits, whose model has {_DIGITS_COORDINATES} "
             f"coordinates and not {size}: it is planned anew{kept}.",
         )
-    say(console, f"  {_command(plan, task)}", copied=True)
+    _print_copied(console, [_command(plan, task)])
 
 
 def _cells(plan: Plan) -> list[str]:

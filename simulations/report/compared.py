@@ -12,7 +12,7 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, KILOBYTES, LOSS, Comparison, verdict
+from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, KILOBYTES, LOSS, TOTAL, Comparison, verdict
 
 _TRUSTED = "a trusted server"
 
@@ -95,6 +95,7 @@ def _tidy(study: Study) -> pd.DataFrame:
                 ERROR: row["mean_squared_error_rounds"],
                 KILOBYTES: row["bytes_up"] / releases / 1e3,
                 HANDSHAKE: row["bytes_handshake"] / releases / 1e3,
+                TOTAL: row["epsilon_client_total"],
             }
         )
     return pd.DataFrame(rows)

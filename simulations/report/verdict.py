@@ -26,6 +26,8 @@ ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
 KILOBYTES, HANDSHAKE = "kilobytes", "handshake kilobytes"
 """Columns of what a client sends in a round as codes, and of what the handshake of secure aggregation takes
 besides, in both directions."""
+TOTAL = "client total"
+"""The column of the ε of all updates of a client together, in the local view."""
 
 MOST_FINDINGS = 4
 """Comparisons that a verdict speaks of at most."""
@@ -172,7 +174,8 @@ def _findings(comparison: Comparison) -> list[str]:
         opening = f"{comparison.reference} has the least squared error of the mean update; "
         short = [f"that of {other.series} {other.mean:.2f} times{_interval(other)}" for other in named[1:]]
         first = f"that of {named[0].series} is {named[0].mean:.2f} times as large{_interval(named[0], True)}"
-        return [f"{comparison.budget}, {opening}{joined([first, *short])}{between}."]
+        finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
+        return [f"{finding}{_totals(comparison)}"]
     opening, other = "", comparison.baseline_words
     if comparison.reference != comparison.baseline:
         word = "highest accuracy" if comparison.measure == ACCURACY else "lowest loss"
@@ -185,6 +188,21 @@ def _findings(comparison: Comparison) -> list[str]:
     ]
     finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}.{_chance(comparison)}"
     return [finding, *_errors(comparison, [difference.series for difference in named])]
+
+
+def _totals(comparison: Comparison) -> str:
+    """A sentence about whole runs, which an equal ε for one release does not make equally private."""
+    if TOTAL not in comparison.runs:
+        return ""
+    totals = comparison.runs.groupby("series")[TOTAL].mean().loc[comparison.complete]
+    least, most = str(totals.idxmin()), str(totals.idxmax())
+    low, high = (f"{totals[series]:.4g}" for series in (least, most))
+    if low == high or not np.isfinite(totals).all():
+        return ""
+    return (
+        f" Whole runs are not equally private: all updates of a client together (client total, local view) "
+        f"have ε from {low} with {least} to {high} with {most}."
+    )
 
 
 def _by_error(comparison: Comparison) -> list[Difference]:

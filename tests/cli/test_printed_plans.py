@@ -38,9 +38,9 @@ def run(*arguments: str, columns: int = 160) -> str:
 def pasted(out: str, change: Any = lambda lines: lines) -> dict[str, Any]:
     """The names that the printed lines of Python define, those of the server and those of the client."""
     names: dict[str, Any] = {}
-    lines = [line[2:] for line in out.splitlines() if line.startswith("  ") and "simulations.run" not in line]
-    start = next(at for at, line in enumerate(lines) if line.startswith("import fl_privquant"))
-    code = "\n".join(change(lines[start:]))
+    server, client = out[out.index("Run it in a Flower server app:") :].split("and in its client app,")
+    blocks = [server.partition("\n")[2], client.partition(":\n")[2]]
+    code = "\n".join(change("".join(blocks).splitlines()))
     exec(code.replace("def train(message, context): ...", TRAIN), names)
     return names
 

@@ -80,8 +80,7 @@ def test_plan_chooses_and_says_how_to_run_it() -> None:
     cells = next(line.split() for line in out.splitlines() if line.split()[:2] == ["1", "bit"])
     assert 1.35 < float(cells[3]) <= 1.4
     assert "error ÷ central at most 1.4" in out
-    lines = [line.strip() for line in out.splitlines() if line.startswith("  ")]
-    command = next(line for line in lines if line.startswith("python -m simulations.run"))
+    command = next(line for line in out.splitlines() if line.startswith("python -m simulations.run"))
     plan = plan_of(out)
     assert plan.encoding.kept(2000) == int(cells[2])
     assert plan.bytes_per_round == round(1000 * float(cells[-4]))
@@ -140,8 +139,8 @@ def plan_of(out: str) -> pq.Plan:
     """The plan that the printed lines make."""
     made: dict[str, Any] = {"pq": pq}
     for line in out.splitlines():
-        if line.startswith(("  target = ", "  plan = ")):
-            exec(line.strip(), made)
+        if line.startswith(("target = ", "plan = ")):
+            exec(line, made)
     plan = made["plan"]
     assert isinstance(plan, pq.Plan)
     return plan

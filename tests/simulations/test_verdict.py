@@ -13,7 +13,16 @@ from scipy import stats
 
 from simulations.report.compared import comparisons_of, verdict_of
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, LOSS, MOST_FINDINGS, Comparison, verdict
+from simulations.report.verdict import (
+    ACCURACY,
+    ERROR,
+    HANDSHAKE,
+    LOSS,
+    MOST_FINDINGS,
+    TOTAL,
+    Comparison,
+    verdict,
+)
 from tests.simulations.synthetic import write_study
 
 BUDGET = "At ε = 8, δ = 1e-05 for a client's whole run"
@@ -92,6 +101,21 @@ def test_without_a_baseline_the_best_is_the_reference() -> None:
     assert last == "With 2 seeds, all of these differences are significant."
     losses = compared({"a": [2.0, 2.5], "b": [1.0, 1.4]}, LOSS, None)
     assert "b has the lowest loss; a loses 1.05 of loss to it" in verdict([losses])[0]
+
+
+def test_whole_runs_that_are_not_equally_private_are_named() -> None:
+    comparison = compared({"optm": [1.0, 1.1], "pbm": [1.8, 1.9]}, ERROR, None)
+    first, _ = verdict([comparison])
+    assert "equally private" not in first
+    comparison.runs[TOTAL] = comparison.runs["series"].map({"optm": 640.0, "pbm": 301.07})
+    first, _ = verdict([comparison])
+    assert first.endswith(
+        " Whole runs are not equally private: all updates of a client together (client total, local view) "
+        "have ε from 301.1 with pbm to 640 with optm."
+    )
+    comparison.runs[TOTAL] = 640.0
+    first, _ = verdict([comparison])
+    assert "equally private" not in first
 
 
 def test_errors_are_compared_by_factors() -> None:
