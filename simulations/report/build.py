@@ -46,10 +46,23 @@ def _report_on(study: Study) -> Path:
         for table in (privacy_table(study), summary_table(study)):
             _write(study.directory / "tables" / f"{table.name}.md", table.markdown())
             _write(study.directory / "tables" / f"{table.name}.tex", table.latex())
-        for drawing in drawings:
-            if drawing.place.get("rounds") != LATE_ROUNDS:
-                drawing.save(study.directory / "figures")
+        saved = [drawing for drawing in drawings if drawing.place.get("rounds") != LATE_ROUNDS]
+        for drawing in saved:
+            drawing.save(study.directory / "figures")
+        _remove_outdated(study.directory / "figures", {drawing.name for drawing in saved})
     return _write(study.directory / "report.html", render(study, drawings))
+
+
+def _remove_outdated(folder: Path, names: Collection[str]) -> None:
+    """Remove figures of the same kinds that this report does not have: they show runs that it has moved.
+
+    A second panel gives the first one's figures other names, for example. Files of other kinds are not ours.
+    """
+    kinds = {name.partition("--")[0] for name in names}
+    for path in folder.iterdir():
+        is_ours = path.suffix in (".pdf", ".png") and path.stem.partition("--")[0] in kinds
+        if is_ours and path.stem not in names:
+            path.unlink()
 
 
 def write_tidy_tables(study: Study) -> None:

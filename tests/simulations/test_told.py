@@ -178,3 +178,19 @@ def test_the_page_says_what_the_mechanisms_are(tmp_path: Path) -> None:
     assert "OPTM: the optimal randomized quantization mechanism, designed by linear programming." in page
     assert "RQM: randomized quantization to a random subset of uniform bins." in page
     assert "The mean update is the average of the clients' updates as the server decodes it." in page
+
+
+def test_figures_of_an_earlier_report_do_not_stay_beside_those_that_replace_them(tmp_path: Path) -> None:
+    study = tmp_path / "growing"
+    write_study(study, ("optm",), seeds=(0,), rounds=2)
+    build_report(study)
+    earlier = {path.name for path in (study / "figures").iterdir()}
+    assert "accuracy-rounds.png" in earlier
+    own = study / "figures" / "my-own.png"
+    own.write_bytes(b"a user's")
+    write_study(study, ("optm",), seeds=(0,), rounds=2, settings=({"task.name": "a"}, {"task.name": "b"}))
+    build_report(study)
+    names = {path.name for path in (study / "figures").iterdir()}
+    assert sum(name.startswith("accuracy-rounds--") for name in names) >= 4
+    assert not {"accuracy-rounds.png", "accuracy-rounds.pdf"} & names
+    assert own.exists()
