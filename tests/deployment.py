@@ -36,6 +36,7 @@ _CONNECTION = "loopback"
 _SCRIPTS = {
     "flower-superlink": "flwr.superlink.cli:flower_superlink",
     "flower-supernode": "flwr.supernode.cli:flower_supernode",
+    "fl-privquant": "fl_privquant.cli.main:main",
     "flwr": "flwr.cli.app:app",
     "flower-superexec": "flwr.supercore.cli:flower_superexec",
     "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
@@ -80,12 +81,21 @@ class Superlink:
         How many SuperNodes, and their configuration.
     preloaded
         Has imported :data:`MODULES`.
+    node_program
+        The command that starts a SuperNode.
     """
 
-    def __init__(self, directory: Path, federation: Federation, preloaded: Preloaded) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        federation: Federation,
+        preloaded: Preloaded,
+        node_program: tuple[str, ...] = ("flower-supernode",),
+    ) -> None:
         self.directory = directory
         self.federation = federation
         self._preloaded = preloaded
+        self._node_program = node_program
         self.home = directory / "home"
         self.environment = {
             **os.environ,
@@ -147,7 +157,7 @@ class Superlink:
         self._wait_for(port, "superlink")
         for partition, node_port in enumerate(node_ports):
             config = self.federation.context(run_id=0, node_id=0, partition=partition).node_config
-            command = ["flower-supernode", *tls, f"--root-certificates={certificates.authority}"]
+            command = [*self._node_program, *tls, f"--root-certificates={certificates.authority}"]
             command += ["--superlink", f"{_HOST}:{port}", "--port", str(node_port)]
             command += ["--node-config", _flower_config(config)]
             self._lasting[f"supernode-{partition}"] = self._launch(f"supernode-{partition}", command)

@@ -1,4 +1,4 @@
-"""The command line: ``fl-privquant design | audit | compare | statement | plan | identity``.
+"""The command line: ``fl-privquant design | audit | compare | statement | plan | identity | supernode``.
 
 Commands import what they need when they run, so that help and version are printed at once.
 """
@@ -229,6 +229,17 @@ def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bo
             "designs; leave them out, or leave out --compare, --local, --unit, --l2-norm and --plot"
         )
     return chosen
+
+
+@app.command(
+    cls=FlagCommand,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def supernode(context: typer.Context) -> None:
+    """Start a Flower SuperNode that sends encoded updates only; takes the options of flower-supernode."""
+    from fl_privquant.flower.supernode import start_supernode
+
+    start_supernode(context.args)
 
 
 @app.command("compare", cls=FlagCommand)

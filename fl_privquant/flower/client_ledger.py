@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
@@ -241,8 +241,13 @@ def ledger_path(context: Context, given: Path | None, limited: bool, node_limite
         return Path(named)
     on_supernode = bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2].startswith(_SUPERNODE_PROCESS)
     if on_supernode and (node_limited or (limited and given is None)):
-        home = os.environ.get("FLWR_HOME")
-        partition = context.node_config.get("partition-id")
-        name = "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"
-        return (Path(home) if home else Path.home() / ".flwr") / "privquant" / name
+        return default_ledger_path(context.node_config)
     return given
+
+
+def default_ledger_path(node_config: Mapping[str, Any]) -> Path:
+    """The file of a SuperNode's ledger if nobody names another."""
+    home = os.environ.get("FLWR_HOME")
+    partition = node_config.get("partition-id")
+    name = "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"
+    return (Path(home) if home else Path.home() / ".flwr") / "privquant" / name

@@ -29,6 +29,7 @@ from fl_privquant.errors import (
 from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
+from fl_privquant.flower.node_token import node_encodes
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
 from fl_privquant.flower.records import put, reply_to
 from fl_privquant.mechanisms.base import Mechanism
@@ -169,6 +170,8 @@ class PrivQuantMod:
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         """Refuse, or train by ``call_next`` and reply with the encoded difference."""
+        if node_encodes(msg, ctxt):
+            return call_next(msg, ctxt)
         if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(msg, ctxt)
         try:

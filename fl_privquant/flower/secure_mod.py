@@ -24,6 +24,7 @@ from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
+from fl_privquant.flower.node_token import node_encodes
 from fl_privquant.flower.protocol import RECORD_SECAGG, Reply
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
@@ -72,6 +73,8 @@ class SecureAggregationMod:
 
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         """Answer the protocol's own messages, and mask the reply to a train message."""
+        if node_encodes(msg, ctxt):
+            return call_next(msg, ctxt)
         if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(msg, ctxt)
         stage = protocol_record(msg)
@@ -104,11 +107,7 @@ class SecureAggregationMod:
         return _keeping(state, ctxt, lambda: steps[stage](data))
 
     def _train(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
-        deliveries = [
-            record[KEY_DELIVERY]
-            for _, record in records_of(msg.content, ConfigRecord)
-            if KEY_DELIVERY in record
-        ]
+        deliveries = _deliveries(msg)
         if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
             raise SecureAggregationError(
                 "the server did not agree on masks with this client: give its PrivQuantStrategy "
@@ -175,6 +174,17 @@ def _invited_ring(invitation: Invitation, codec: UpdateCodec) -> SumRing:
                 f"{name}: the server invited to a sum with {invited}, but its request needs {value}"
             )
     return ring
+
+
+def _deliveries(message: Message) -> list[object]:
+    """What a train message delivers of the keys of a round: one item in a secure aggregation."""
+    configs = records_of(message.content, ConfigRecord)
+    return [record[KEY_DELIVERY] for _, record in configs if KEY_DELIVERY in record]
+
+
+def is_secure(message: Message) -> bool:
+    """Whether a train message is part of a secure aggregation."""
+    return message.has_content() and (protocol_record(message) is not None or bool(_deliveries(message)))
 
 
 def protocol_record(message: Message) -> ConfigRecord | None:

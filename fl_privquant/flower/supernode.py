@@ -1,0 +1,263 @@
+"""A SuperNode whose owner decides what may leave it, whatever app the server delivers.
+
+With ``flwr run`` the server delivers the client app, and with it the mods and their limits. A node that
+``fl-privquant supernode`` starts does not rely on the app. Flower runs apps in processes of their own, and
+their replies pass through the node's process on the way to the server. Here that process holds the mods:
+
+* the protocol of secure aggregation is answered here, and the app never sees it;
+* a train message is checked against the node's limits and counted in the node's ledger before the app runs,
+  and what the app trains is encoded, and masked, before it is sent;
+* every other message is refused, and the app is not called.
+
+The node's limits are those of its configuration (:class:`~fl_privquant.flower.mod.PrivQuantMod`,
+:mod:`~fl_privquant.flower.node_identities`), and ``privquant-max-epsilon`` must be among them. With
+``privquant-secure-aggregation=true`` the node sends nothing but masked updates. Mods inside the app step
+aside: the node hands the app a token, in its configuration and in each message, which a server cannot know.
+
+Guarantee: what passes through Flower is a release of a mechanism that was certified here, counted here, and
+within the node's limits.
+
+Not covered: an app can open connections of its own, and an app that runs as the same user can read and change
+the node's files. Run the app as another user or in a container without a network, by Flower's
+``--isolation process``.
+
+Flower has no public interface for this. All that is used of its internals is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import math
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from logging import ERROR, INFO
+from typing import Any, Final
+
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import ErrorCode
+from flwr.supercore import log
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
+from flwr.supercore.run import RunNotRunningException
+
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.flower.arrays import records_of
+from fl_privquant.flower.client_ledger import NODE_LEDGER_FILE, default_ledger_path
+from fl_privquant.flower.mod import NODE_MAX_DELTA, NODE_MAX_EPSILON, PrivQuantMod
+from fl_privquant.flower.node_token import NODE_TOKEN, token_record
+from fl_privquant.flower.protocol import is_request
+from fl_privquant.flower.secure_mod import SecureAggregationMod, is_secure
+
+NODE_SECURE_AGGREGATION: Final = "privquant-secure-aggregation"
+
+_NOT_PRIVATE: Final = (
+    "this node sends only updates that fl_privquant encodes, within the limits of its owner, and the server "
+    "asked for a plain update: wrap the server's strategy in PrivQuantStrategy"
+)
+_NOT_TRAIN: Final = (
+    "this node sends encoded updates only, and does not reply to {kind} messages; evaluate on the server, or "
+    "ask for private_metrics"
+)
+
+
+class NodeGate:
+    """Answers the messages of a server within the limits of a node; apps only train.
+
+    Parameters
+    ----------
+    node_config
+        The configuration of the node, which its owner wrote.
+    """
+
+    def __init__(self, node_config: Mapping[str, Any]) -> None:
+        if NODE_MAX_EPSILON not in node_config:
+            raise InvalidSpecError(
+                f"{NODE_MAX_EPSILON}: missing in the node's configuration; it is the largest epsilon of one "
+                f"coordinate that may leave this node: --node-config '{NODE_MAX_EPSILON}=1.0'"
+            )
+        secure = node_config.get(NODE_SECURE_AGGREGATION, False)
+        if not isinstance(secure, bool):
+            raise InvalidSpecError(f"{NODE_SECURE_AGGREGATION}: {secure!r}, expected true or false")
+        self._always_secure = secure
+        file = node_config.get(NODE_LEDGER_FILE) or str(default_ledger_path(node_config))
+        self._node_config = {**node_config, NODE_LEDGER_FILE: file}
+        # The mod takes the smaller one of its own limit and the node's; no delta is allowed by default.
+        self._encode = PrivQuantMod(
+            max_epsilon=math.inf, max_delta=float(node_config.get(NODE_MAX_DELTA, 0.0))
+        )
+        self._mask = SecureAggregationMod()
+        # One for each run. It stays in this process, so that no answer is given twice from the same state.
+        self._contexts: dict[int, Context] = {}
+
+    def answer(self, message: Message, node_id: int, train: Callable[[Message], Message]) -> Message:
+        """The reply to a message of the server; ``train`` runs the app."""
+        kind = message.metadata.message_type.split(".")[0]
+        if kind != MessageType.TRAIN:
+            return _refuse(message, _NOT_TRAIN.format(kind=kind))
+        secure = is_secure(message)
+        if not (secure or any(is_request(config) for _, config in records_of(message.content, ConfigRecord))):
+            return _refuse(message, _NOT_PRIVATE)
+        context = self._context(message.metadata.run_id, node_id)
+
+        def run_app(msg: Message, _: Context) -> Message:
+            return train(msg)
+
+        if not (self._always_secure or secure):
+            return self._encode(message, context, run_app)
+        return self._mask(message, context, lambda msg, ctxt: self._encode(msg, ctxt, run_app))
+
+    def _context(self, run_id: int, node_id: int) -> Context:
+        if run_id not in self._contexts:
+            self._contexts[run_id] = Context(
+                run_id=run_id,
+                node_id=node_id,
+                node_config=self._node_config,
+                state=RecordDict(),
+                run_config={},
+            )
+        return self._contexts[run_id]
+
+
+def _refuse(message: Message, reason: str) -> Message:
+    log(INFO, "fl-privquant supernode: refused a message: %s", reason)
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+
+
+class _GatedConnection:
+    """Stands between Flower's connection to the server and Flower's loop that runs apps."""
+
+    def __init__(
+        self, gate: NodeGate, token: str, settings: Mapping[str, Any], connection: Sequence[Any]
+    ) -> None:
+        self._gate, self._token, self._settings = gate, token, settings
+        self._node_id, self._receive, self._send, self._get_run, self._get_fab = connection[:5]
+        self._pull, self._push, self._confirm = connection[5:]
+
+    def serve(self) -> None:
+        """Answer all messages that are waiting. Flower's own loop, which calls this, is left with none."""
+        while (received := self._receive()) is not None:
+            stub, tree = received
+            run_id = stub.metadata.run_id
+            object_ids = [node.object_id for node in iterate_object_tree(tree)]
+            contents = pull_objects(object_ids, functools.partial(self._pull, run_id))
+            self._confirm(run_id, tree.object_id)
+            try:
+                self._answer(_inflate(tree.object_id, contents), contents, tree.object_id)
+            except RunNotRunningException:
+                log(INFO, "Run %s has ended; its message is not answered.", run_id)
+            except Exception as error:
+                # One message must not end the node. Whatever was released is in the ledger already.
+                log(ERROR, "fl-privquant supernode: a message was not answered", exc_info=error)
+
+    def _answer(self, message: Message, contents: Mapping[str, bytes], object_id: str) -> None:
+        began = time.monotonic()
+        # The app gets the message as it came: mods change what they are given.
+        reply = self._gate.answer(
+            message, self._node_id, lambda _: self._run_app(_inflate(object_id, dict(contents)))
+        )
+        _identify(reply)
+        wanted, session = self._send(reply, get_object_tree(reply), time.monotonic() - began)
+        run_id = message.metadata.run_id
+        push_objects(
+            get_all_nested_objects(reply),
+            functools.partial(self._push, run_id, session),
+            object_ids_to_push=wanted,
+        )
+
+    def _run_app(self, message: Message) -> Message:
+        """Have Flower run the app on a message, in a process of its own, and return the app's reply."""
+        message.content.update(token_record(self._token))
+        _identify(message)
+        tree = get_object_tree(message)
+        contents = {object_id: part.deflate() for object_id, part in get_all_nested_objects(message).items()}
+        loop = _loop()
+        factory = self._settings["state_factory"]
+        state, store = factory.state(), factory.objectstore_factory.store()
+        started = loop._pull_and_store_message(
+            state=state,
+            object_store=store,
+            node_config={**self._settings["node_config"], NODE_TOKEN: self._token},
+            receive=lambda: (remove_content_from_message(message), tree),
+            get_run=self._get_run,
+            get_fab=self._get_fab,
+            pull_object=lambda _, object_id: contents[object_id],
+            confirm_message_received=lambda *_: None,
+            trusted_entities=self._settings["trusted_entities"],
+        )
+        if started is None:
+            raise InvalidUpdateError("the app could not be started")
+        replies: dict[str, str] = {}
+        trained: dict[str, bytes] = {}
+
+        def take(reply: Message, reply_tree: Any, _: float) -> tuple[set[str], str]:
+            replies[reply.metadata.reply_to_message_id] = reply.metadata.message_id
+            return {node.object_id for node in iterate_object_tree(reply_tree)}, ""
+
+        def take_object(_: int, __: str, object_id: str, content: bytes) -> None:
+            trained[object_id] = content
+
+        while message.metadata.message_id not in replies:
+            loop._push_messages(state=state, object_store=store, send=take, push_object=take_object)
+        return _inflate(replies[message.metadata.message_id], trained)
+
+
+def _identify(message: Message) -> None:
+    """Give a message the id by which Flower stores it, which is a hash of its content."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+
+
+def _inflate(object_id: str, contents: dict[str, bytes]) -> Message:
+    message = inflate_object_from_contents(object_id, contents, keep_object_contents=True)
+    assert isinstance(message, Message)
+    message.metadata.__dict__["_message_id"] = object_id
+    return message
+
+
+def _loop() -> Any:
+    """Flower's module with the loop of a SuperNode."""
+    return importlib.import_module("flwr.supernode.start_client_internal")
+
+
+def start_supernode(arguments: Sequence[str]) -> None:
+    """Run ``flower-supernode`` with these arguments, and let only private replies leave it.
+
+    Raises
+    ------
+    InvalidSpecError
+        The node's configuration does not say what may leave the node.
+    """
+    # Its package exports a function of the same name.
+    program: Any = importlib.import_module("flwr.supernode.cli.flower_supernode")
+    loop = _loop()
+    sys.argv = ["flower-supernode", *arguments]
+    settings = program._parse_supernode_lifespan_config()
+    # Before anything is started, which would go on if the configuration were refused later.
+    gate = NodeGate(settings.node_config)
+    start, connect, token = loop.start_client_internal, loop._init_connection, secrets.token_hex(16)
+
+    def start_gated(**given: Any) -> None:
+        @contextlib.contextmanager
+        def connect_gated(*args: Any, **kwargs: Any) -> Iterator[Sequence[Any]]:
+            with connect(*args, **kwargs) as connection:
+                yield connection[0], _GatedConnection(gate, token, given, connection).serve, *connection[2:]
+
+        loop._init_connection = connect_gated
+        log(INFO, "fl-privquant supernode: nothing but encoded updates leaves this node")
+        start(**given)
+
+    program._parse_supernode_lifespan_config = lambda: settings
+    program.start_client_internal = start_gated
+    program.flower_supernode()
