@@ -19,8 +19,8 @@ from simulations.report.statistics import LEAST_SEEDS, POINT, over_seeds, shown_
 from simulations.report.study_data import GROUP, Study
 from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
-CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε")
-ASKED = PrivacyStatement.heading(Unit.COORDINATE, "local", "ε asked")
+CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, word="certified ε")
+ASKED = PrivacyStatement.heading(Unit.COORDINATE, word="ε asked")
 MEGABYTE = 1e6
 FLOOR = 1e-5
 LEAST_ROOM = 0.02

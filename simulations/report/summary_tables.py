@@ -11,20 +11,20 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, StatedView, Unit, ViewKind
 from fl_privquant.statement import REPLACE_ONE
 from simulations.config import CENTRAL
 from simulations.report.charts import CERTIFIED
 from simulations.report.statistics import LEAST_SEEDS, shown_interval
 from simulations.report.study_data import GROUP, Study
-from simulations.report.words import THIN, bytes_text, count_text, percent_text, with_interval
+from simulations.report.words import bytes_text, count_text, percent_text, with_interval
 
 LEVELS = {
-    "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
-    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
-    "epsilon_client_total_models": PrivacyStatement.heading(Unit.TOTAL, "models"),
-    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
-    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
+    "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, StatedView(ViewKind.AGGREGATE)),
+    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL),
+    "epsilon_client_total_models": PrivacyStatement.heading(Unit.TOTAL, StatedView(ViewKind.MODELS)),
+    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, StatedView(ViewKind.AGGREGATE)),
+    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND),
 }
 """The levels of what an epsilon can mean besides the certified one, by their column; totals first."""
 
@@ -307,7 +307,6 @@ _LATEX = str.maketrans(
         "×": r"$\times$",
         "∞": r"$\infty$",
         "–": "--",
-        THIN: r"\,",
     }
 )
 _SUPERSCRIPTS = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"

@@ -1,4 +1,4 @@
-"""Numbers as text: errors with their interval, thousands with thin spaces."""
+"""Numbers as text: errors with their interval, thousands with commas."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-THIN = "\u202f"
 
 
 def count_text(value: float) -> str:
-    """A whole number with thin spaces between thousands; past a million millions, powers of ten."""
-    return scientific(value, 4) if value >= 1e12 else f"{value:,.0f}".replace(",", THIN)
+    """A whole number with commas between thousands; past a million millions, powers of ten."""
+    return scientific(value, 4) if value >= 1e12 else f"{value:,.0f}"
 
 
 def bytes_text(megabytes: float) -> str:

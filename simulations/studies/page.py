@@ -12,7 +12,7 @@ import jinja2
 import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 from simulations.results import ResultsError
 from simulations.studies.study import ReadTable, Store, Study
 
@@ -110,7 +110,7 @@ def accuracy(row: Any) -> str:
 
 def total(row: Any, view: str) -> PrivacyStatement:
     """The statement of a client's total in a row of a table, in the local view or in the aggregate one."""
-    seen = "local" if view == "local" else str(row.view)
+    seen = StatedView() if view == "local" else StatedView.from_text(row.view)
     epsilon = float(getattr(row, f"epsilon_total_{view}"))
     return PrivacyStatement(epsilon, float(row.delta_total), Unit.TOTAL, seen)
 

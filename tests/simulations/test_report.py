@@ -143,7 +143,7 @@ def test_tables_name_unit_and_view(sweep: Path) -> None:
     for name in ("privacy", "summary"):
         for kind in ("md", "tex"):
             text = (sweep / "tables" / f"{name}.{kind}").read_text()
-            for heading in (CERTIFIED, PrivacyStatement.heading(Unit.TOTAL, "local")):
+            for heading in (CERTIFIED, PrivacyStatement.heading(Unit.TOTAL)):
                 assert heading.replace("ε", "$\\varepsilon$") in text or heading in text
     latex = (sweep / "tables" / "summary.tex").read_text()
     assert "one\\_bit" in latex
