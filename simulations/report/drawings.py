@@ -154,7 +154,7 @@ def draw_chart(
             _scale(axes, panel, extent(replace(chart, curves=peers)))
         words = [by_key[key].text(value) for key, value in place.items() if value != ALL_ROUNDS]
         if chart.rows:
-            words = [chart.caption.split(". ")[0]]
+            words = [chart.subtitle]
         slugs = [by_key[key].slug(value) for key, value in place.items() if value != ALL_ROUNDS]
         name = "--".join([chart.key, *slugs])
         svg = _svg(figure, name, _description(panel), list(marks))
@@ -210,12 +210,14 @@ def _row(axes: Any, chart: Chart, curve: Curve, row: int, mark: Mark) -> list[An
     """A bar from zero, or a point on an axis that may begin anywhere; with its interval."""
     scale = 100.0 if chart.percent else 1.0
     mean, low, high = (scale * float(curve.points[key].iloc[0]) for key in ("mean", "low", "high"))
-    reach = np.nan_to_num(np.array([[mean - low], [high - mean]]))
+    reach = np.array([[mean - low], [high - mean]])
     look: dict[str, Any] = {"color": mark.light, "marker": mark.marker, "markersize": 6}
     bars = []
     if chart.bars:
         bars = list(axes.barh(row, mean, height=0.62, color=mark.light, alpha=0.85, linewidth=0))
         look = {"color": "#000000", "linewidth": 1.2}
+        if np.isnan(reach).any():
+            return bars
     interval = axes.errorbar(mean, row, xerr=reach, capsize=3, linestyle="", **look)
     return [*bars, *interval.get_children()]
 
@@ -228,7 +230,7 @@ def _curve(axes: Any, chart: Chart, curve: Curve, mark: Mark) -> list[Any]:
     low, high = scale * points["low"].to_numpy(), scale * points["high"].to_numpy()
     look = {"color": mark.light, "linestyle": _DASHES[mark.dash], "linewidth": 1.6, "label": curve.series}
     if chart.points and not curve.flat:
-        reach = np.nan_to_num(np.vstack([mean - low, high - mean]))
+        reach = np.vstack([mean - low, high - mean])
         bars = axes.errorbar(x, mean, yerr=reach, marker=mark.marker, markersize=4.5, capsize=2, **look)
         return list(bars.get_children())
     every = max(1, len(points) // 6)

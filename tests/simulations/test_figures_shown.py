@@ -60,7 +60,9 @@ def test_progress_lines_and_bars_show_the_whole_number(
             rounds._progress.refresh()
     line = " ".join(lines.getvalue().split())
     assert line.endswith(f"seed 17: round 4/4, accuracy 0.625, ε = {SHOWN[epsilon]} (local)")
-    assert f"spent at most ε = {SHOWN[epsilon]}, δ = 1e-05 (client total, local view)" in " ".join(bars.getvalue().split())
+    assert f"spent at most ε = {SHOWN[epsilon]}, δ = 1e-05 (client total, local view)" in " ".join(
+        bars.getvalue().split()
+    )
 
 
 @pytest.mark.parametrize("epsilon", SHOWN)
