@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from simulations.config import CENTRAL
 from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of, findings_of
 from simulations.report.compared import verdict_of
 from simulations.report.drawings import Drawing, laws_of
-from simulations.report.marks import Mark, by_night, marks_of
+from simulations.report.marks import marks_of
 from simulations.report.study_data import Study, label_of, setting_value
 from simulations.report.summary_tables import NOTES, privacy_table, summary_table
 
@@ -68,7 +67,6 @@ def render(study: Study, drawings: Sequence[Drawing]) -> str:
         findings=findings_of(study),
         charts=charts_of(study),
         pictures=_pictures(drawings, dimensions),
-        colours=_colours(drawings, marks),
         laws=laws,
         without_law=without_law,
         bits_of=lambda law: [f"{law.place['bits']:g} bits"] if "bits" in law.place else [],
@@ -172,13 +170,6 @@ def _pictures(drawings: Sequence[Drawing], dimensions: tuple[Dimension, ...]) ->
     for drawing in drawings:
         pictures[drawing.key].append((_indices(drawing.place, dimensions), Markup(drawing.svg)))
     return pictures
-
-
-def _colours(drawings: Sequence[Drawing], marks: Mapping[str, Mark]) -> dict[str, str]:
-    """Every colour of the pictures and the marks, and its counterpart on a dark background."""
-    drawn = re.findall(r"var\(--colour-([0-9a-f]{6})\)", "".join(drawing.svg for drawing in drawings))
-    used = {*(f"#{colour}" for colour in drawn), *(mark.light for mark in marks.values())}
-    return {colour: by_night(colour) for colour in sorted(used)}
 
 
 def _partitions(study: Study) -> list[tuple[str, str]]:

@@ -62,8 +62,7 @@ def print_summary(
             continue
         cells: list[list[str | Text]] = []
         for series, *texts in map(dict.values, rows):
-            # The colour for dark backgrounds, which most terminals have.
-            name = Text.assemble((marks[series].glyph, marks[series].dark), " ", series)
+            name = Text.assemble((marks[series].glyph, marks[series].color), " ", series)
             cells.append([name, *texts])
         notes += print_rows(console, columns, cells, setting or str(study.constant.get("panel") or ""))
     if table.rows:
