@@ -129,7 +129,9 @@ def job(config_of_job: DictConfig) -> None:
         config = RunConfig.from_mapping(with_users(values))  # type: ignore[arg-type]
         study = str(Path(config.output) / config.study)
         note = {"study": study, "run": config.run_name, "panel": config.panel}
-        note["named"] = name_with_seed(config)
+        # Also where another run of the same sweep differs in nothing that has an effect.
+        before = "" if RunDirectory.of(config).summary() is None else " (finished before)"
+        note["named"] = f"{name_with_seed(config)}{before}"
         note["summary"] = execute(config)
         spent = _spent(config, note["summary"])
         final = "; ".join(statement.brief for statement in spent)

@@ -14,7 +14,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.registry import entry, mechanisms
 from simulations.config import CENTRAL
 from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of, findings_of
@@ -22,10 +21,8 @@ from simulations.report.compared import verdict_of
 from simulations.report.drawings import Drawing, laws_of
 from simulations.report.marks import marks_of
 from simulations.report.study_data import Study, label_of, setting_value
-from simulations.report.summary_tables import NOTES, privacy_table, summary_table
+from simulations.report.summary_tables import NOTES, large_total, privacy_table, summary_table
 
-# A client total above this guarantees hardly anything by itself.
-_LARGE_TOTAL = 20.0
 # What the second word of a label adds to the description of the mechanism.
 _VARIANTS = {
     "paper": " As the paper prints it.",
@@ -61,7 +58,7 @@ def render(study: Study, drawings: Sequence[Drawing]) -> str:
         privacy=privacy_table(study),
         statements=_statements(study),
         num_simulated=sum(run.simulated for run in study.runs),
-        large_total=_large_total(study),
+        large_total=large_total(study),
         dimensions=dimensions,
         start=_start(dimensions),
         findings=findings_of(study),
@@ -136,15 +133,6 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
         if named:
             statements[series] = named if len(named) > 1 else [("", named[0][1])]
     return statements
-
-
-def _large_total(study: Study) -> str:
-    """The largest client total, local view, if it is so large that the page has to comment on it."""
-    totals = [
-        (row["epsilon_client_total"], row["delta_client_total"]) for row in study.summary.to_dict("records")
-    ]
-    epsilon, delta = max((total for total in totals if math.isfinite(total[0])), default=(0.0, 0.0))
-    return PrivacyStatement(epsilon, delta, Unit.TOTAL).brief if epsilon > _LARGE_TOTAL else ""
 
 
 def _start(dimensions: tuple[Dimension, ...]) -> dict[str, int]:

@@ -28,6 +28,9 @@ LEVELS = {
 }
 """The levels of what an epsilon can mean besides the certified one, by their column; totals first."""
 
+# A client total above this guarantees hardly anything by itself.
+_LARGE_TOTAL = 20.0
+
 NOTES = {
     "bits": "per\u00a0coordinate",
     "MSE of the mean": "per coordinate, over rounds",
@@ -207,6 +210,30 @@ def summary_table(study: Study, short: bool = False) -> Table:
             " MB handshake: additional traffic of secure aggregation, up and down: keys, shares and lists."
         )
     return Table("summary", "Results of each mechanism", caption, tuple(rows), tuple(intervals))
+
+
+def large_total(study: Study) -> str:
+    """A sentence about the largest client total, where it is so large that it promises next to nothing.
+
+    It is that of the view that a run is about: of sums with secure aggregation, else the local one.
+    """
+    rows = study.summary.to_dict("records") if study.runs else []
+    totals = [
+        (row["epsilon_client_total"], row["delta_client_total"], ViewKind.LOCAL)
+        if math.isnan(row["epsilon_client_total_sum"])
+        else (row["epsilon_client_total_sum"], row["delta_client_total"], ViewKind.AGGREGATE)
+        for row in rows
+    ]
+    epsilon, delta, kind = max(
+        (total for total in totals if math.isfinite(total[0])), default=(0.0, 0.0, ViewKind.LOCAL)
+    )
+    if epsilon <= _LARGE_TOTAL:
+        return ""
+    largest = PrivacyStatement(epsilon, delta, Unit.TOTAL, StatedView(kind))
+    return (
+        f"A client total as large as {largest.brief} promises next to nothing for whole updates: it bounds "
+        "what all messages of one client reveal together."
+    )
 
 
 def seeds_note(study: Study) -> str:

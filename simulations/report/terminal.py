@@ -13,7 +13,7 @@ from simulations.report.charts import CERTIFIED
 from simulations.report.compared import verdict_of
 from simulations.report.marks import marks_of
 from simulations.report.study_data import Study
-from simulations.report.summary_tables import LEVELS, Table, seeds_note, summary_table
+from simulations.report.summary_tables import LEVELS, Table, large_total, seeds_note, summary_table
 
 SHORT = {
     CERTIFIED: "ε release",
@@ -69,8 +69,8 @@ def print_summary(
         print_legend(console, [*notes, seeds_note(study), _CAPTION])
     for problem in study.problems:
         say(console, f"{problem.kind}: {problem.run}: {problem.message}")
-    if study.repeated:
-        say(console, study.repeated)
+    for remark in filter(None, (study.repeated, large_total(study))):
+        console.print(Text(remark), highlight=False)
     for sentence in verdict_of(study, told):
         console.print(Text(sentence, style="bold"), highlight=False)
     for setting in study.settings:

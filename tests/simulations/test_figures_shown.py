@@ -106,6 +106,8 @@ def test_tables_of_the_report_and_the_terminal_show_the_whole_number(epsilon: fl
         file = io.StringIO()
         print_summary(Study.load(study), Console(file=file, width=width))
         lines = file.getvalue().splitlines()
+        warned = f"A client total as large as ε = {SHOWN[epsilon]}, δ = " in " ".join(file.getvalue().split())
+        assert warned == (epsilon > 20.0)
         assert any(SHOWN[epsilon] in line.replace("│", " ").split() for line in lines), width
 
 
@@ -128,6 +130,7 @@ def test_a_sweep_and_a_run_end_with_whole_numbers_and_seeds(
     assert f"ε total {number}" in " ".join(out.split())
     code, _, err = run_here(*chosen, "seed=3")
     assert code == 0, err
+    assert ", seed 3 (finished before): loss " in " ".join(err.split())
     assert f"final privacy cost: ε = {number}, δ = 1e-05 (client total, local view)" in " ".join(err.split())
 
 

@@ -37,7 +37,7 @@ from simulations.report.html_page import render
 from simulations.report.marks import mark_of, marks_of
 from simulations.report.statistics import student_interval
 from simulations.report.study_data import Study
-from simulations.report.summary_tables import LEVELS, privacy_table, summary_table
+from simulations.report.summary_tables import LEVELS, large_total, privacy_table, summary_table
 from simulations.report.terminal import print_summary
 from tests.simulations.synthetic import mechanism_of, write_run, write_study
 
@@ -485,3 +485,15 @@ def test_pictures_are_elements_of_one_page(sweep: Path) -> None:
     for number, series in enumerate(study.series):
         assert f'<g data-series="{number}"><title>{series}</title>' in rounds.svg
     assert re.search(r"Where the curves end: optm [0-9.]+%; ", rounds.svg)
+
+
+def test_totals_of_secure_sums_are_judged_as_sums(tmp_path: Path) -> None:
+    settings = ({"secagg.enabled": True},)
+    for path in write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=settings):
+        rounds = pd.read_parquet(path / "rounds.parquet").assign(epsilon_client_total_sum=8.0)
+        rounds.to_parquet(path / "rounds.parquet", index=False)
+        edit_json(path / "summary.json", epsilon_client_total_sum=8.0)
+    assert large_total(Study.load(tmp_path)) == ""
+    for path in tmp_path.glob("optm-*"):
+        edit_json(path / "summary.json", epsilon_client_total_sum=80.0)
+    assert "ε = 80, δ = 0 (client total, aggregate view)" in large_total(Study.load(tmp_path))
