@@ -138,7 +138,7 @@ def short_epsilons(statements: Sequence[PrivacyStatement]) -> str:
     """
     if all(math.isinf(statement.epsilon) for statement in statements):
         return "not private"
-    figures = [f"{each.epsilon_number} ({_VIEWS[each.view.kind]})" for each in statements]
+    figures = [f"{statement.epsilon_number} ({_VIEWS[statement.view.kind]})" for statement in statements]
     return "ε = " + ", ".join(figures)
 
 

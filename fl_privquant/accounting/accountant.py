@@ -125,7 +125,7 @@ class Accountant:
     >>> accountant = Accountant()
     >>> accountant.add(Release(pq.design("one_bit", epsilon=0.5), dimension=100), count=3)
     >>> statement = accountant.statement(delta=1e-6)
-    >>> statement.unit.value, statement.view, statement.method, statement.epsilon < 0.5 * 300
+    >>> statement.unit.value, str(statement.view), statement.method, statement.epsilon < 0.5 * 300
     ('client total', 'local', 'pld', True)
     """
 

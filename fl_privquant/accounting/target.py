@@ -55,7 +55,7 @@ class Target:
     Examples
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
-    >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
+    >>> plan.statement.epsilon <= 8.0, str(plan.statement.view), round(plan.encoding.clip, 3)
     (True, 'aggregate of 80', 0.085)
     """
 
