@@ -208,7 +208,9 @@ def _answer(comparison: Comparison) -> str:
     if closest.seeds < LEAST_SEEDS:
         doubt = f"{_seeds(closest.seeds)} cannot tell {'accuracies' if accuracy else 'losses'} from chance"
     by_error = replace(candidates, measure=ERROR) if ERROR in candidates.runs else None
-    if by_error is None or not by_error.complete or not (factors := by_error.differences()):
+    # An exact mean has no part in factors, and would be left out as if it erred most.
+    known = by_error is not None and set(candidates.complete) <= set(by_error.complete)
+    if by_error is None or not known or not (factors := by_error.differences()):
         return f"{start} perhaps {candidates.name(best)}, by its {quality}; {doubt}."
     least = by_error.name(by_error.reference)
     return (

@@ -149,6 +149,17 @@ def test_accuracies_that_do_not_differ_significantly_leave_it_to_the_error() -> 
     )
 
 
+def test_an_exact_mean_is_not_passed_over() -> None:
+    """Its error of zero has no part in factors; the least of the other errors is not the least of all."""
+    comparison = compared({"none": [0.80, 0.70], "qsgd": [0.79, 0.69], "terngrad": [0.7, 0.6]}, baseline=None)
+    runs = comparison.runs.assign(error=[0.0, 0.0, 1.0, 1.0, 2.0, 2.0])
+    answer, *_ = verdict([replace(comparison, runs=runs)])
+    assert answer == (
+        f"{BUDGET}, the best mechanism is perhaps none, by its accuracy; 2 seeds cannot tell accuracies from "
+        "chance."
+    )
+
+
 def test_no_interval_reaches_beyond_what_is_possible() -> None:
     wild = compared({"central": [0.9, 0.1, 0.9], "ours": [0.1, 0.9, 0.2]})
     _, first, last = verdict([wild])
