@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 _MOST_CHARACTERS: Final = 500
-# Spaces between the digits of large numbers in this package's own texts.
-_SPACES: Final = "\u202f\u00a0"
 
 
 class PrivQuantError(Exception):
@@ -74,8 +72,7 @@ def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
     """
     text = foreign if isinstance(foreign, str) else str(foreign)
     shown = "".join(
-        character if character.isprintable() or character in _SPACES else ascii(character)[1:-1]
-        for character in text[:most]
+        character if character.isprintable() else ascii(character)[1:-1] for character in text[:most]
     )
     if len(text) <= most and len(shown) <= most:
         return shown

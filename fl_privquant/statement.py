@@ -31,6 +31,62 @@ class Unit(StrEnum):
     TOTAL = "client total"
 
 
+class ViewKind(StrEnum):
+    """What the adversary sees, without numbers of clients."""
+
+    LOCAL = "local"
+    AGGREGATE = "aggregate"
+    MODELS = "models"
+    CENTRAL = "central"
+    """The models, where the server sees every update and is trusted."""
+    LOCAL_OR_AGGREGATE = "local or aggregate"
+    """The codes of some rounds, and the sums of others."""
+
+
+@dataclass(frozen=True)
+class StatedView:
+    """What the adversary of a statement sees, and how many honest clients are in each sum.
+
+    >>> view = StatedView(ViewKind.AGGREGATE, 6, 7)
+    >>> str(view), view.words
+    ('aggregate of 6 to 7', 'aggregate view of 6 to 7')
+    """
+
+    kind: ViewKind = ViewKind.LOCAL
+    min_honest: int | None = None
+    """Honest clients in the smallest sum; None where there are no sums, or for any number."""
+    max_honest: int | None = None
+    """Honest clients in the largest sum; None where all sums have ``min_honest``."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self._numbers}"
+
+    @property
+    def words(self) -> str:
+        """The view in a sentence."""
+        return f"{self.kind} view{self._numbers}"
+
+    @property
+    def _numbers(self) -> str:
+        largest = "" if self.max_honest is None else f" to {self.max_honest}"
+        return "" if self.min_honest is None else f" of {self.min_honest}{largest}"
+
+    @classmethod
+    def from_text(cls, text: str) -> StatedView:
+        """The view that ``str()`` wrote into a file."""
+        kind, _, numbers = text.partition(" of ")
+        try:
+            return cls(ViewKind(kind), *(int(number) for number in numbers.split(" to ") if number))
+        except (ValueError, TypeError) as error:
+            raise InvalidSpecError(
+                f"view: {text!r} is none; expected one such as 'local' or 'aggregate of 6 to 7'"
+            ) from error
+
+
+LOCAL_VIEW = StatedView()
+"""The local view, as statements have it."""
+
+
 @dataclass(frozen=True)
 class PrivacyStatement:
     """An (epsilon, delta) with its meaning: unit, view, neighbours, method and assumptions.
@@ -38,12 +94,12 @@ class PrivacyStatement:
     Guarantee: with P and Q the laws of all that the adversary sees, for two neighbouring inputs,
     P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper bounds.
 
-    >>> statement = PrivacyStatement(1.0, 0.0, Unit.COORDINATE, "local", method="exact")
+    >>> statement = PrivacyStatement(1.0, 0.0, Unit.COORDINATE, method="exact")
     >>> print(statement)
     coordinate release, local view: ε = 1, δ = 0 for one client's update replaced by any other [exact]
     >>> print(statement.brief)
     ε = 1, δ = 0 (coordinate release, local view)
-    >>> print(PrivacyStatement.heading(Unit.TOTAL, "aggregate of 20"))
+    >>> print(PrivacyStatement.heading(Unit.TOTAL, View(20).stated))
     ε, client total, aggregate view of 20
     """
 
@@ -51,8 +107,8 @@ class PrivacyStatement:
     delta: float
     unit: Unit
     """What is protected."""
-    view: str = "local"
-    """What the adversary sees, in words."""
+    view: StatedView = LOCAL_VIEW
+    """What the adversary sees."""
     neighbours: str = REPLACE_ONE
     """Which inputs are indistinguishable."""
     method: str = "pld"
@@ -72,7 +128,7 @@ class PrivacyStatement:
         scope = f" ({self.scope})" if self.scope else ""
         assumed = f"; assumes {'; '.join(self.assumptions)}" if self.assumptions else ""
         return (
-            f"{self.unit}{scope}, {_seen(self.view)}: {self.figures} for {self.neighbours} "
+            f"{self.unit}{scope}, {self.view.words}: {self.figures} for {self.neighbours} "
             f"[{self.method}]{assumed}"
         )
 
@@ -86,25 +142,30 @@ class PrivacyStatement:
     @property
     def brief(self) -> str:
         """The figures with unit and view, to go into a sentence."""
-        return f"{self.figures} ({self.unit}, {_seen(self.view)})"
+        return f"{self.figures} ({self.unit}, {self.view.words})"
 
     def above(self, epsilon: float, delta: float = 0.0) -> str:
         """A sentence that these figures exceed claimed ones, with the digits that small differences need."""
         claim = f"ε = {epsilon:.12g}, δ = {delta:.12g}"
         return (
-            f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.unit}, {_seen(self.view)}) is "
+            f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.unit}, {self.view.words}) is "
             f"above the claimed {claim}"
         )
 
     @staticmethod
-    def at_least(epsilon: float, unit: Unit, view: str = "local") -> str:
+    def at_least(epsilon: float, unit: Unit, view: StatedView = LOCAL_VIEW) -> str:
         """The text of a lower bound, such as an attack gives. It is no statement, but has unit and view."""
-        return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {_seen(view)})"
+        return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {view.words})"
+
+    @property
+    def epsilon_number(self) -> str:
+        """Epsilon, rounded up, as a bare number: for places that state everything else about it."""
+        return "∞" if math.isinf(self.epsilon) else _rounded_up(self.epsilon)
 
     @property
     def epsilon_cell(self) -> str:
         """Epsilon, rounded up: for a column under a :meth:`heading`."""
-        return "∞ (not private)" if math.isinf(self.epsilon) else _rounded_up(self.epsilon)
+        return f"{self.epsilon_number} (not private)" if math.isinf(self.epsilon) else self.epsilon_number
 
     @property
     def delta_cell(self) -> str:
@@ -112,27 +173,24 @@ class PrivacyStatement:
         return _rounded_up(self.delta)
 
     @staticmethod
-    def heading(unit: Unit, view: str = "local", word: str = "ε") -> str:
+    def heading(unit: Unit, view: StatedView = LOCAL_VIEW, word: str = "ε") -> str:
         """The heading of a column or an axis of epsilons: their unit and view."""
-        return f"{word}, {unit}, {_seen(view)}"
+        return f"{word}, {unit}, {view.words}"
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, for JSON."""
-        return {**asdict(self), "unit": self.unit.value, "assumptions": list(self.assumptions)}
+        texts = {"unit": self.unit.value, "view": str(self.view)}
+        return {**asdict(self), **texts, "assumptions": list(self.assumptions)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> PrivacyStatement:
         """The statement that :meth:`to_dict` wrote."""
-        fields = {**content, "unit": Unit(content["unit"]), "assumptions": tuple(content["assumptions"])}
-        return cls(**fields)
+        values = {"unit": Unit(content["unit"]), "view": StatedView.from_text(content["view"])}
+        return cls(**{**content, **values, "assumptions": tuple(content["assumptions"])})
 
 
 # Below this, powers of ten are not normal floats, by which digits could be counted.
 _SMALLEST = 1e-290
-
-
-def _seen(view: str) -> str:
-    return view.replace(" of", " view of", 1) if " of" in view else f"{view} view"
 
 
 def _rounded_up(value: float) -> str:
@@ -146,7 +204,8 @@ def _rounded_up(value: float) -> str:
     scaled = value / 10.0**exponent
     rounded = math.ceil(scaled - 1e-9 * scaled) * 10.0**exponent
     if 1e4 <= rounded < 1e12:
-        return f"{rounded:,.0f}".replace(",", "\u202f")
+        # A comma, and no thin space: terminals break lines at spaces of every kind.
+        return f"{rounded:,.0f}"
     return f"{rounded:.4g}"
 
 
@@ -202,10 +261,14 @@ class View:
         """Number of honest clients in what the adversary sees; 1 in the local view."""
         return 1 if self.num_honest is None else self.num_honest
 
+    @property
+    def stated(self) -> StatedView:
+        """The view as statements have it."""
+        kind = ViewKind.LOCAL if self.num_honest is None else ViewKind.AGGREGATE
+        return StatedView(kind if self.sampled is None else ViewKind.MODELS, self.num_honest)
+
     def __str__(self) -> str:
-        if self.num_honest is None:
-            return "local" if self.sampled is None else "models"
-        return f"{'aggregate' if self.sampled is None else 'models'} of {self.num_honest}"
+        return str(self.stated)
 
 
 LOCAL = View()

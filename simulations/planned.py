@@ -22,17 +22,19 @@ from fl_privquant.accounting import (
     Release,
     SecureSum,
     SimulatedSum,
+    StatedView,
     SumOfCodes,
     Target,
     Unit,
     View,
+    ViewKind,
 )
 from fl_privquant.encoding import kept_norm, kept_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.config import CENTRAL, RunConfig
 
-TRUSTED = "central"
+TRUSTED = StatedView(ViewKind.CENTRAL)
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
 
 # Strategies that compare single updates, which a sum of codes does not give.

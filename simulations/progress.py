@@ -13,14 +13,20 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit, ViewKind
 from simulations.config import RunConfig
 
 SWEEP_POSITION = "FL_PRIVQUANT_SWEEP_POSITION"
 """Environment variable with "number/total" of the run in its sweep, or "quiet" in a parallel one."""
 
 _LINES = 4
-_VIEWS = {"local": "local", "models": "models", "central": "models", "local or aggregate": "local or sums"}
+_VIEWS = {
+    ViewKind.LOCAL: "local",
+    ViewKind.AGGREGATE: "sums",
+    ViewKind.MODELS: "models",
+    ViewKind.CENTRAL: "models",
+    ViewKind.LOCAL_OR_AGGREGATE: "local or sums",
+}
 
 
 class _Bars(Progress):
@@ -40,7 +46,8 @@ class Rounds:
     def __init__(self, config: RunConfig, console: Console, position: str) -> None:
         self._total = config.federation.rounds
         self._quiet = position == "quiet"
-        self._name = config.run_name if self._quiet else f"{position} {config.run_name}".strip()
+        run = name_with_seed(config)
+        self._name = run if self._quiet else f"{position} {run}".strip()
         self._console = console
         self._explained = "/" in position
         # Terminals that cannot move the cursor, such as those of editors, get lines like a pipe.
@@ -58,7 +65,7 @@ class Rounds:
         if "/" in position:
             number, total = position.split("/")
             self._bars.append(self._progress.add_task("sweep", total=int(total), completed=int(number) - 1))
-        self._bars.append(self._progress.add_task(config.run_name, total=self._total or None))
+        self._bars.append(self._progress.add_task(run, total=self._total or None))
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -72,7 +79,7 @@ class Rounds:
     def resumes(self, finished: int) -> None:
         """Say that an interrupted run goes on, and after which round."""
         total = f" of {self._total}" if self._total else ""
-        print_line(self._console, f"{self._name}: was interrupted, and goes on after round {finished}{total}")
+        print_line(self._console, f"{self._name}: was interrupted; resumes after round {finished}{total}")
 
     def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
         """Show a round that is done, and an upper bound on what a client has spent by then, if any.
@@ -103,6 +110,11 @@ class Rounds:
         self._explained = True
 
 
+def name_with_seed(config: RunConfig) -> str:
+    """A run in the lines of its sweep: its directory, whose hash tells nothing to people, and its seed."""
+    return f"{config.run_name}, seed {config.seed}"
+
+
 def epsilon_of_lines(delta: float, rounds: bool = True) -> str:
     """What the figures of :func:`short_epsilons` are: the heading of the lines that a run or a sweep prints.
 
@@ -119,17 +131,15 @@ def epsilon_of_lines(delta: float, rounds: bool = True) -> str:
 def short_epsilons(statements: Sequence[PrivacyStatement]) -> str:
     """Epsilons of client totals in few words, for lines under :func:`epsilon_of_lines`.
 
-    >>> in_sum = PrivacyStatement(8.0, 1e-5, Unit.TOTAL, "aggregate of 54")
-    >>> short_epsilons([in_sum, PrivacyStatement(4734.0, 1e-5, Unit.TOTAL)])
-    'ε = 8 (sums), 4734 (local)'
+    >>> from fl_privquant.accounting import View
+    >>> in_sum = PrivacyStatement(8.0, 1e-5, Unit.TOTAL, View(54).stated)
+    >>> short_epsilons([in_sum, PrivacyStatement(24660.0, 1e-5, Unit.TOTAL)])
+    'ε = 8 (sums), 24,660 (local)'
     """
     if all(math.isinf(statement.epsilon) for statement in statements):
         return "not private"
-    figures = [
-        (statement.epsilon_cell.split()[0], _VIEWS.get(statement.view.split(" of ")[0], "sums"))
-        for statement in statements
-    ]
-    return "ε = " + ", ".join(f"{figure} ({view})" for figure, view in figures)
+    figures = [f"{statement.epsilon_number} ({_VIEWS[statement.view.kind]})" for statement in statements]
+    return "ε = " + ", ".join(figures)
 
 
 def print_line(console: Console, line: str) -> None:

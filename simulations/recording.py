@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View, ViewKind
 from fl_privquant.flower import RoundRecord, StrategyWrapper
 from fl_privquant.flower.arrays import read_arrays
 from simulations.probe import Arrays, Probe
@@ -227,7 +227,7 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
     for statement in statements:
         if statement.unit != Unit.COORDINATE:
             name = "client_round" if statement.unit == Unit.ROUND else "client_total"
-            seen_by = {"local": "", "models": "_models"}.get(statement.view.split(" of ")[0], "_sum")
+            seen_by = {ViewKind.LOCAL: "", ViewKind.MODELS: "_models"}.get(statement.view.kind, "_sum")
             cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
             # Only samplings state the models view; the central baseline has a statement of its own.

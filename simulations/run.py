@@ -35,14 +35,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit, ViewKind
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
 from simulations.apps.user_app import UserApp
 from simulations.config import RunConfig
 from simulations.keys.app_keys import configured_app
 from simulations.overrides import CONF, AskedRuns, asked_runs, composed
-from simulations.progress import SWEEP_POSITION, epsilon_of_lines, print_line, short_epsilons
+from simulations.progress import SWEEP_POSITION, epsilon_of_lines, name_with_seed, print_line, short_epsilons
 from simulations.results import RunDirectory
 from simulations.users import with_users
 
@@ -129,6 +129,9 @@ def job(config_of_job: DictConfig) -> None:
         config = RunConfig.from_mapping(with_users(values))  # type: ignore[arg-type]
         study = str(Path(config.output) / config.study)
         note = {"study": study, "run": config.run_name, "panel": config.panel}
+        # Also where another run of the same sweep differs in nothing that has an effect.
+        before = "" if RunDirectory.of(config).summary() is None else " (finished before)"
+        note["named"] = f"{name_with_seed(config)}{before}"
         note["summary"] = execute(config)
         spent = _spent(config, note["summary"])
         final = "; ".join(statement.brief for statement in spent)
@@ -270,11 +273,11 @@ def _say(note: dict[str, Any], position: str) -> None:
     if row["accuracy"] is not None:
         quality = f"accuracy {row['accuracy']:.4f}"
     if position:
-        print_line(console, f"{position}{note['run']}: {quality}, {note['spent_in_short']}")
+        print_line(console, f"{position}{note['named']}: {quality}, {note['spent_in_short']}")
     else:
         seconds = f"{row['wall_seconds']:.1f} s"
         print_line(
-            console, f"{note['run']}: {quality} after round {row['round']}, {seconds}; {note['spent']}"
+            console, f"{note['named']}: {quality} after round {row['round']}, {seconds}; {note['spent']}"
         )
     if row.get("stopped"):
         print_line(console, f"[bold]stopped:[/] {escape(row['stopped'])}")
@@ -290,17 +293,12 @@ def _spent(config: RunConfig, row: dict[str, Any]) -> list[PrivacyStatement]:
     # In provenance.json each statement has its own delta and view, such as sums of 9 to 18 clients.
     origin = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
     stated = [PrivacyStatement.from_dict(statement) for statement in origin["statements"]]
-    totals = {statement.view: statement for statement in stated if statement.unit == Unit.TOTAL}
-    local = PrivacyStatement(row["epsilon_client_total"], row["delta_client_total"], Unit.TOTAL, str(LOCAL))
-    models = [view for view in totals if view.startswith("models")]
-    about = [view for view in totals if view not in (local.view, *models)]
-    if not about and math.isinf(local.epsilon):
+    totals = {statement.view.kind: statement for statement in stated if statement.unit == Unit.TOTAL}
+    local = PrivacyStatement(row["epsilon_client_total"], row["delta_client_total"], Unit.TOTAL)
+    local, models = totals.pop(ViewKind.LOCAL, local), totals.pop(ViewKind.MODELS, None)
+    if not totals and math.isinf(local.epsilon):
         return [local]
-    return [
-        *(totals[view] for view in about),
-        totals.get(local.view, local),
-        *(totals[view] for view in models),
-    ]
+    return [*totals.values(), local, *([models] if models else [])]
 
 
 @contextlib.contextmanager

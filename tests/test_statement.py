@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit, View
 from tests.typical import typical
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +23,7 @@ SOURCES = [
     if not {"paper", "benchmarks"} & set(path.parts)
 ]
 # What statements give, and what is written for machines.
-ALLOWED = re.compile(r"\.(brief|figures|epsilon_cell|hex)\b|\.above\(|\b_?asked\(|heading\(")
+ALLOWED = re.compile(r"\.(brief|figures|epsilon_cell|epsilon_number|hex)\b|\.above\(|\b_?asked\(|heading\(")
 # An error that quotes the user's own wish back, before anything has an epsilon.
 WISHES = ("InvalidSpecError", "InfeasibleDesignError")
 ENDS_WITH_EPSILON = re.compile(r"(ε|\bepsilon)\s*(=|:|of|is|>=|<=)?\s*$")
@@ -108,13 +108,13 @@ def test_every_mechanism_names_unit_and_view_in_its_repr(name: str) -> None:
 
 
 def test_headings_and_cells() -> None:
-    assert PrivacyStatement.heading(Unit.ROUND, "aggregate of 5", "ε spent") == (
+    assert PrivacyStatement.heading(Unit.ROUND, View(5).stated, "ε spent") == (
         "ε spent, client round, aggregate view of 5"
     )
-    assert PrivacyStatement(123456.7, 0.0, Unit.ROUND).epsilon_cell == "123\u202f500"
+    assert PrivacyStatement(123456.7, 0.0, Unit.ROUND).epsilon_cell == "123,500"
     assert PrivacyStatement(math.inf, 0.0, Unit.ROUND).epsilon_cell == "∞ (not private)"
     found = PrivacyStatement(1.000000001, 0.0, Unit.COORDINATE).above(1.0)
     assert found.startswith("certified ε = 1.000000001, δ = 0 (coordinate release, local view) is above")
     assert PrivacyStatement.at_least(0.99999, Unit.COORDINATE).startswith("ε >= 0.9999 (")
-    statement = PrivacyStatement(2.0, 1e-6, Unit.TOTAL, "aggregate of 9", assumptions=("a", "b"), scope="s")
+    statement = PrivacyStatement(2.0, 1e-6, Unit.TOTAL, View(9).stated, assumptions=("a", "b"), scope="s")
     assert PrivacyStatement.from_dict(statement.to_dict()) == statement

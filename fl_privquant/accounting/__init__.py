@@ -31,7 +31,7 @@ from fl_privquant.accounting.spending import SpendingLedger
 from fl_privquant.accounting.target import Plan, Target
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.statement import LOCAL, PrivacyStatement, StatedView, Unit, View, ViewKind
 
 __all__ = [
     "LOCAL",
@@ -53,11 +53,13 @@ __all__ = [
     "SecureSum",
     "SimulatedSum",
     "SpendingLedger",
+    "StatedView",
     "StrategySampling",
     "SumOfCodes",
     "Target",
     "Unit",
     "View",
+    "ViewKind",
     "Wish",
     "coordinate_statement",
     "empirical_bound",

@@ -40,7 +40,7 @@ from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.loss.subsampled import Curve, curve_of, subsampled_loss
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.statement import LOCAL, PrivacyStatement, StatedView, Unit, View, ViewKind
 
 # How many losses and curves are kept in memory.
 _CACHED = 512
@@ -125,7 +125,7 @@ class Accountant:
     >>> accountant = Accountant()
     >>> accountant.add(Release(pq.design("one_bit", epsilon=0.5), dimension=100), count=3)
     >>> statement = accountant.statement(delta=1e-6)
-    >>> statement.unit.value, statement.view, statement.method, statement.epsilon < 0.5 * 300
+    >>> statement.unit.value, str(statement.view), statement.method, statement.epsilon < 0.5 * 300
     ('client total', 'local', 'pld', True)
     """
 
@@ -448,14 +448,15 @@ def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, .
     return tuple(assumed)
 
 
-def _view(releases: list[Release]) -> str:
+def _view(releases: list[Release]) -> StatedView:
     views = [release.view for release in releases]
     models = any(view.sampled is not None for view in views)
     counts = sorted({view.num_honest for view in views if view.num_honest is not None})
     if not views or any(view.num_honest is None for view in views):
-        return "models" if models else "local or aggregate" if counts else "local"
-    numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{'models' if models else 'aggregate'} of {numbers}"
+        kind = ViewKind.LOCAL_OR_AGGREGATE if counts else ViewKind.LOCAL
+        return StatedView(ViewKind.MODELS if models else kind)
+    kind = ViewKind.MODELS if models else ViewKind.AGGREGATE
+    return StatedView(kind, counts[0], counts[-1] if len(counts) > 1 else None)
 
 
 def _scope(releases: list[Release], rounds: int, unit: Unit) -> str:

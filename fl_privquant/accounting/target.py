@@ -26,7 +26,7 @@ from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, entry, planned_mechanisms
 from fl_privquant.mechanisms.wish import Estimate, Wish
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 
 _ROUNDS = checks.whole_in(1, 1 << 20)
 # Noise with up to this many times the squared norm of the signal leaves a round's direction mostly right.
@@ -55,7 +55,7 @@ class Target:
     Examples
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
-    >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
+    >>> plan.statement.epsilon <= 8.0, str(plan.statement.view), round(plan.encoding.clip, 3)
     (True, 'aggregate of 80', 0.085)
     """
 
@@ -86,7 +86,7 @@ class Target:
         """The budget that stops a run before it exceeds the target."""
         return Budget(self.epsilon, self.delta)
 
-    def statement(self, view: str) -> PrivacyStatement:
+    def statement(self, view: StatedView) -> PrivacyStatement:
         """The target as a statement in that view."""
         return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=self.rounds_in_words)
 
@@ -291,7 +291,7 @@ class _Planner:
         planned = plan(wish, [self.mechanism])
         if not planned.designs:
             target = self.target
-            statement = target.statement(str(self.aggregation.view(target.num_clients)))
+            statement = target.statement(self.aggregation.view(target.num_clients).stated)
             raise InfeasibleDesignError(
                 f"{self.mechanism}: no design meets {statement.brief} in {target.rounds_in_words}: "
                 f"{planned.missing.get(self.mechanism, planned.advice)}"

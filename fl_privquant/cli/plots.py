@@ -191,7 +191,7 @@ def plot_plan(planned: PlannedDesigns, path: Path) -> None:
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel=f"{PrivacyStatement.heading(wish.unit, str(wish.view))}, at δ = {wish.delta:g}",
+        xlabel=f"{PrivacyStatement.heading(wish.unit, wish.view.stated)}, at δ = {wish.delta:g}",
         ylabel="MSE of the mean update, clip²",
         title=", ".join(
             counted(number, noun)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, SecureSum, Unit
+from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, SecureSum, Unit, ViewKind
 from fl_privquant.cli.comparison import Compared, StuckSearch
 from fl_privquant.cli.flags import in_flags
 from fl_privquant.cli.layout import Column, print_table
@@ -92,7 +92,8 @@ def print_statements(
 
 def _statement_cells(level: PrivacyStatement) -> list[str]:
     scope = f" ({level.scope})" if level.scope else ""
-    seen = level.view if level.view == "local" else f"the sum only, {level.view}"
+    local = level.view.kind is ViewKind.LOCAL
+    seen = str(level.view) if local else f"the sum only, {level.view}"
     return [f"{level.unit}{scope}", seen, level.epsilon_cell, level.delta_cell, level.method]
 
 
@@ -107,12 +108,12 @@ _CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
 def print_plan(console: Console, planned: PlannedDesigns) -> None:
     """Print the designs that meet a target, why others do not, and what would help."""
     wish = planned.wish
-    target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, str(wish.view), method="target")
+    target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, wish.view.stated, method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
     by_norm = all(design.ratio_to_central is not None for design in planned.designs)
     columns = (
         Column("mechanism", words=True),
-        Column("ε", PrivacyStatement.heading(wish.unit, str(wish.view), "reached")),
+        Column("ε", PrivacyStatement.heading(wish.unit, wish.view.stated, "reached")),
         Column("error ÷ central", OVER_CENTRAL)
         if by_norm
         else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
@@ -184,7 +185,7 @@ def print_whole_updates(console: Console, title: str, rows: list[Compared], dime
     """Print mechanisms that encode whole updates, and what they can be compared with."""
     columns = (
         Column("mechanism", words=True),
-        Column("ε", PrivacyStatement.heading(Unit.ROUND, "local", "certified")),
+        Column("ε", PrivacyStatement.heading(Unit.ROUND, word="certified")),
         Column("inputs in", words=True),
         Column("MSE", "of a coordinate"),
         Column("bits", "of a coordinate"),
@@ -222,7 +223,7 @@ def _ranked(rows: list[Compared]) -> list[Compared]:
 
 
 def _certified_legend() -> str:
-    return PrivacyStatement.heading(Unit.COORDINATE, "local", "certified")
+    return PrivacyStatement.heading(Unit.COORDINATE, word="certified")
 
 
 def _certified_cell(mechanism: Mechanism) -> str:

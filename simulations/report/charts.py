@@ -15,12 +15,19 @@ import pandas as pd
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.report.compared import comparisons_of
-from simulations.report.statistics import LEAST_SEEDS, POINT, over_seeds, shown_interval
+from simulations.report.statistics import (
+    BOUNDS,
+    LEAST_SEEDS,
+    POINT,
+    column_interval,
+    over_seeds,
+    shown_interval,
+)
 from simulations.report.study_data import GROUP, Study
 from simulations.report.verdict import ACCURACY, ERROR, MOST_FINDINGS, Comparison
 
-CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, "local", "certified ε")
-ASKED = PrivacyStatement.heading(Unit.COORDINATE, "local", "ε asked")
+CERTIFIED = PrivacyStatement.heading(Unit.COORDINATE, word="certified ε")
+ASKED = PrivacyStatement.heading(Unit.COORDINATE, word="ε asked")
 MEGABYTE = 1e6
 FLOOR = 1e-5
 LEAST_ROOM = 0.02
@@ -94,6 +101,8 @@ class Chart:
     rows: bool = False
     # Rows are drawn as bars, which begin at zero.
     bars: bool = False
+    # A second line of the title, in files.
+    subtitle: str = ""
 
     @property
     def x_title(self) -> str:
@@ -160,7 +169,9 @@ def _finding_chart(comparison: Comparison, number: int) -> Chart:
     error, accuracy = comparison.measure == ERROR, comparison.measure == ACCURACY
     curves = []
     for name, frame in comparison.runs.groupby("series", sort=False):
-        mean, low, high, count = shown_interval(frame[comparison.measure], logarithmic=error)
+        values = frame[comparison.measure]
+        bounds = BOUNDS.get(comparison.measure, (-math.inf, math.inf))
+        mean, low, high, count = shown_interval(values, logarithmic=error, bounds=bounds)
         series = str(frame["study_series"].iloc[0])
         point = pd.DataFrame([(0.0, mean, low, high, count)], columns=POINT)
         if np.isfinite(mean):
@@ -183,6 +194,7 @@ def _finding_chart(comparison: Comparison, number: int) -> Chart:
         percent=accuracy,
         rows=True,
         bars=error,
+        subtitle=comparison.budget,
     )
 
 
@@ -395,7 +407,7 @@ def _final(
         for part, flat in ((frame[inside], False), (frame[~inside], True)):
             points = over_seeds(part, x, metric.column)
             if flat and len(part):
-                level = shown_interval(part[metric.column])
+                level = column_interval(part, metric.column)
                 points = pd.DataFrame([(end, *level) for end in ends], columns=POINT).dropna(subset=["mean"])
             if len(points):
                 curves.append(Curve(frame["series"].iloc[0], place, points, flat))

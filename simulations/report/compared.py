@@ -12,7 +12,18 @@ import pandas as pd
 from fl_privquant.accounting import PrivacyStatement, Unit
 from simulations.config import CENTRAL
 from simulations.report.study_data import Study
-from simulations.report.verdict import ACCURACY, ERROR, HANDSHAKE, KILOBYTES, LOSS, TOTAL, Comparison, verdict
+from simulations.report.verdict import (
+    ACCURACY,
+    ERROR,
+    HANDSHAKE,
+    KILOBYTES,
+    LOSS,
+    NAME,
+    TOTAL,
+    Comparison,
+    verdict,
+)
+from simulations.report.words import bits_text
 
 _TRUSTED = "a trusted server"
 
@@ -77,13 +88,17 @@ def _tidy(study: Study) -> pd.DataFrame:
     for row in study.summary.to_dict("records"):
         run, config = by_name[row["run"]], study.configs[row["run"]]
         target = config.get("privacy.epsilon")
-        has_bits = several_bits[row["setting"], row["series"]] and math.isfinite(row["bits"])
+        with_bits = row["series"]
+        if math.isfinite(row["bits"]):
+            with_bits = f"{row['series']} with {bits_text(row['bits'])}"
+        has_bits = several_bits[row["setting"], row["series"]]
         releases = max(1, row["round"]) * row["num_clients"]
         rows.append(
             {
                 "setting": row["setting"],
                 "study_series": row["series"],
-                "series": f"{row['series']} with {row['bits']:g} bits" if has_bits else row["series"],
+                "series": with_bits if has_bits else row["series"],
+                NAME: with_bits,
                 "seed": int(row["seed"]),
                 "whole_run": target is not None,
                 "budget": target if target is not None else row["epsilon"],

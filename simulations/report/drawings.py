@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,6 @@ from simulations.report.charts import (
     shown,
     ticks_of,
 )
-from simulations.report.figure_font import FAMILY, font_families
 from simulations.report.marks import Mark, marks_of
 from simulations.report.study_data import Study
 from simulations.report.words import scientific
@@ -154,7 +154,7 @@ def draw_chart(
             _scale(axes, panel, extent(replace(chart, curves=peers)))
         words = [by_key[key].text(value) for key, value in place.items() if value != ALL_ROUNDS]
         if chart.rows:
-            words = [chart.caption.split(". ")[0]]
+            words = [chart.subtitle]
         slugs = [by_key[key].slug(value) for key, value in place.items() if value != ALL_ROUNDS]
         name = "--".join([chart.key, *slugs])
         svg = _svg(figure, name, _description(panel), list(marks))
@@ -186,7 +186,9 @@ def _draw_laws(laws: list[DrawnLaw], dimensions: tuple[Dimension, ...]) -> Itera
 
 def _style() -> Any:
     """The settings of matplotlib while a figure is drawn."""
-    return pyplot().rc_context(_STYLE | {"font.family": font_families()})
+    # It logs every table of every font that a PDF embeds, and jobs of Hydra print what is logged.
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
+    return pyplot().rc_context(_STYLE)
 
 
 def _new_figure(height: float) -> tuple[Any, Any]:
@@ -210,12 +212,14 @@ def _row(axes: Any, chart: Chart, curve: Curve, row: int, mark: Mark) -> list[An
     """A bar from zero, or a point on an axis that may begin anywhere; with its interval."""
     scale = 100.0 if chart.percent else 1.0
     mean, low, high = (scale * float(curve.points[key].iloc[0]) for key in ("mean", "low", "high"))
-    reach = np.nan_to_num(np.array([[mean - low], [high - mean]]))
-    look: dict[str, Any] = {"color": mark.light, "marker": mark.marker, "markersize": 6}
+    reach = np.array([[mean - low], [high - mean]])
+    look: dict[str, Any] = {"color": mark.color, "marker": mark.marker, "markersize": 6}
     bars = []
     if chart.bars:
-        bars = list(axes.barh(row, mean, height=0.62, color=mark.light, alpha=0.85, linewidth=0))
+        bars = list(axes.barh(row, mean, height=0.62, color=mark.color, alpha=0.85, linewidth=0))
         look = {"color": "#000000", "linewidth": 1.2}
+        if np.isnan(reach).any():
+            return bars
     interval = axes.errorbar(mean, row, xerr=reach, capsize=3, linestyle="", **look)
     return [*bars, *interval.get_children()]
 
@@ -226,16 +230,16 @@ def _curve(axes: Any, chart: Chart, curve: Curve, mark: Mark) -> list[Any]:
     scale = 100.0 if chart.percent else 1.0
     x, mean = points["x"].to_numpy(), scale * points["mean"].to_numpy()
     low, high = scale * points["low"].to_numpy(), scale * points["high"].to_numpy()
-    look = {"color": mark.light, "linestyle": _DASHES[mark.dash], "linewidth": 1.6, "label": curve.series}
+    look = {"color": mark.color, "linestyle": _DASHES[mark.dash], "linewidth": 1.6, "label": curve.series}
     if chart.points and not curve.flat:
-        reach = np.nan_to_num(np.vstack([mean - low, high - mean]))
+        reach = np.vstack([mean - low, high - mean])
         bars = axes.errorbar(x, mean, yerr=reach, marker=mark.marker, markersize=4.5, capsize=2, **look)
         return list(bars.get_children())
     every = max(1, len(points) // 6)
     marker = None if curve.flat else mark.marker
     drawn = axes.plot(x, mean, marker=marker, markersize=3.8, markevery=every, **look)
     if np.isfinite(low).any():
-        drawn.append(axes.fill_between(x, low, high, color=mark.light, alpha=0.14, linewidth=0))
+        drawn.append(axes.fill_between(x, low, high, color=mark.color, alpha=0.14, linewidth=0))
     return list(drawn)
 
 
@@ -311,7 +315,7 @@ def _add_title_and_legend(figure: Any, title: str, labelled: list[Any]) -> None:
 
 
 def _svg(figure: Any, name: str, description: str, series: list[str]) -> str:
-    """The figure as an element of a page, whose colours are variables that the page sets by day and night.
+    """The figure as an element of a page.
 
     What is drawn of a series is a group with its number (``data-series``) and its name, which browsers show
     under the pointer. Parts such as ``xtick`` are classes: as ids they would not be unique in the page.
@@ -321,8 +325,7 @@ def _svg(figure: Any, name: str, description: str, series: list[str]) -> str:
     # Ids of clips and markers are hashes of what they are and of this name.
     with pyplot().rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    # The page is read where the figures' own font is not.
-    text = buffer.getvalue().replace(f"'{FAMILY}', ", "")
+    text = buffer.getvalue()
     box = re.search(r'viewBox="[^"]*"', text)
     content = re.sub(
         r"<defs>\s*<style.*?</style>\s*</defs>", "", text.partition("</metadata>")[2], flags=re.S
@@ -333,7 +336,6 @@ def _svg(figure: Any, name: str, description: str, series: list[str]) -> str:
         content = content.replace(f'<g id="series-{number}">', titled)
         # Bars are single paths of the SVG, without a group around them.
         content = content.replace(f' id="series-{number}"', f' data-series="{number}"')
-    content = re.sub(r"#([0-9a-f]{6})\b", r"var(--colour-\1)", content)
     return f'<svg {box[0] if box else ""} role="img" aria-label="{escape(description)}">{content}'
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,18 +14,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.mechanisms.registry import entry, mechanisms
 from simulations.config import CENTRAL
 from simulations.report.charts import ASKED, Dimension, charts_of, dimensions_of, findings_of
 from simulations.report.compared import verdict_of
 from simulations.report.drawings import Drawing, laws_of
-from simulations.report.marks import Mark, by_night, marks_of
+from simulations.report.marks import marks_of
 from simulations.report.study_data import Study, label_of, setting_value
-from simulations.report.summary_tables import NOTES, privacy_table, summary_table
+from simulations.report.summary_tables import NOTES, large_total, privacy_table, summary_table
 
-# A client total above this guarantees hardly anything by itself.
-_LARGE_TOTAL = 20.0
 # What the second word of a label adds to the description of the mechanism.
 _VARIANTS = {
     "paper": " As the paper prints it.",
@@ -62,13 +58,12 @@ def render(study: Study, drawings: Sequence[Drawing]) -> str:
         privacy=privacy_table(study),
         statements=_statements(study),
         num_simulated=sum(run.simulated for run in study.runs),
-        large_total=_large_total(study),
+        large_total=large_total(study),
         dimensions=dimensions,
         start=_start(dimensions),
         findings=findings_of(study),
         charts=charts_of(study),
         pictures=_pictures(drawings, dimensions),
-        colours=_colours(drawings, marks),
         laws=laws,
         without_law=without_law,
         bits_of=lambda law: [f"{law.place['bits']:g} bits"] if "bits" in law.place else [],
@@ -140,15 +135,6 @@ def _statements(study: Study) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     return statements
 
 
-def _large_total(study: Study) -> str:
-    """The largest client total, local view, if it is so large that the page has to comment on it."""
-    totals = [
-        (row["epsilon_client_total"], row["delta_client_total"]) for row in study.summary.to_dict("records")
-    ]
-    epsilon, delta = max((total for total in totals if math.isfinite(total[0])), default=(0.0, 0.0))
-    return PrivacyStatement(epsilon, delta, Unit.TOTAL).brief if epsilon > _LARGE_TOTAL else ""
-
-
 def _start(dimensions: tuple[Dimension, ...]) -> dict[str, int]:
     """The panel that is shown first: the middle of what was swept, the first setting, all rounds."""
     return {
@@ -172,13 +158,6 @@ def _pictures(drawings: Sequence[Drawing], dimensions: tuple[Dimension, ...]) ->
     for drawing in drawings:
         pictures[drawing.key].append((_indices(drawing.place, dimensions), Markup(drawing.svg)))
     return pictures
-
-
-def _colours(drawings: Sequence[Drawing], marks: Mapping[str, Mark]) -> dict[str, str]:
-    """Every colour of the pictures and the marks, and its counterpart on a dark background."""
-    drawn = re.findall(r"var\(--colour-([0-9a-f]{6})\)", "".join(drawing.svg for drawing in drawings))
-    used = {*(f"#{colour}" for colour in drawn), *(mark.light for mark in marks.values())}
-    return {colour: by_night(colour) for colour in sorted(used)}
 
 
 def _partitions(study: Study) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How a mechanism looks everywhere: its colour on light and on dark backgrounds, and its marker.
+"""How a mechanism looks everywhere: its color and its marker.
 
 Markers repeat what colours say, for print and for colour-blind readers.
 """
@@ -29,16 +29,13 @@ _SYMBOLS = (
     ("8", "M4 1h4l3 3v4l-3 3H4L1 8V4z", "⯃"),
 )
 _LABELS = tuple(COLOURS)
-_NIGHT = "#15181c"
-_LEAST_CONTRAST, _SAME = 4.5, 1.2
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Colours, dash and symbol of one series."""
+    """Color, dash and symbol of one series."""
 
-    light: str
-    dark: str
+    color: str
     dash: str
     marker: str
     path: str
@@ -80,37 +77,4 @@ def _mark(series: str, private: bool, place: int) -> Mark:
     label = label_of(series)
     marker, path, glyph = _SYMBOLS[place]
     dash = "dot" if series.endswith(SECURE) else ("solid" if private else "dash")
-    colour = colour_of(label)
-    return Mark(colour, by_night(colour), dash, marker, path, glyph)
-
-
-def by_night(colour: str, paper: str = _NIGHT) -> str:
-    """The colour, mixed with white until it stands out from a dark background; black becomes white."""
-    channels = _channels(colour)
-    if _contrast(colour, paper) < _SAME:
-        channels = tuple(255 - value for value in channels)
-    for step in range(21):
-        mixed = tuple(value + (255 - value) * step / 20 for value in channels)
-        text = "#" + "".join(f"{round(value):02x}" for value in mixed)
-        if _contrast(text, paper) >= _LEAST_CONTRAST:
-            break
-    return text
-
-
-def _channels(colour: str) -> tuple[int, ...]:
-    return tuple(int(colour[start : start + 2], 16) for start in (1, 3, 5))
-
-
-def _contrast(one: str, other: str) -> float:
-    """Contrast as WCAG defines it, from 1 to 21."""
-    low, high = sorted((_luminance(one), _luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    """Relative luminance as WCAG defines it, from 0 to 1."""
-    shares = [channel / 255 for channel in _channels(colour)]
-    red, green, blue = (
-        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return Mark(colour_of(label), dash, marker, path, glyph)

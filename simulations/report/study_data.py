@@ -14,11 +14,14 @@ import pandas as pd
 from fl_privquant.cli.plots import COLOURS
 from fl_privquant.errors import InvalidSpecError
 from simulations.report.load import NUMBER_COLUMNS, TEXT_COLUMNS, Problem, Run, load_runs
+from simulations.report.words import joined
 
 GROUP = ["setting", "series", "epsilon", "bits"]
 """Columns that define a group: runs that agree in all of them differ only in their seed."""
 
-_AXES = ("study", "seed", "mechanism.epsilon", "mechanism.bits", "mechanism.levels")
+# The columns epsilon and bits of a group stand for these, unless several of their values share a column's.
+_MECHANISM_AXES = ("mechanism.epsilon", "mechanism.bits", "mechanism.levels")
+_AXES = ("study", "seed", *_MECHANISM_AXES)
 # Groups of keys that do not change results, and are not part of a run's name.
 _ROOMS_WITHOUT_EFFECT = ("output", "tracker")
 _NOT_IN_NAMES = (*_ROOMS_WITHOUT_EFFECT, "study")
@@ -43,6 +46,8 @@ class Study:
     directory: Path
     runs: Sequence[Run]
     problems: Sequence[Problem]
+    repeated: str = ""
+    """A sentence about runs that are left out as they repeat others; empty if there are none."""
 
     @classmethod
     def load(cls, directory: Path) -> Study:
@@ -62,8 +67,11 @@ class Study:
                 f"{directory}: no runs in it; expected outputs/<study>/<run>/config.json, rounds.parquet, ..."
             )
         # Runs that differ only in what has no effect are repetitions, and no further seeds.
-        once = {_identity(run): run for run in reversed(runs)}
-        return cls(directory, [run for run in runs if once[_identity(run)] is run], problems)
+        configs = _effective_configs(runs)
+        once = {_identity(configs[run.name]): run for run in reversed(runs)}
+        first_of = {run.name: once[_identity(configs[run.name])] for run in runs}
+        kept = [run for run in runs if first_of[run.name] is run]
+        return cls(directory, kept, problems, _repeated(runs, first_of))
 
     @property
     def name(self) -> str:
@@ -72,13 +80,13 @@ class Study:
 
     @cached_property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """The flat config of each run, with dotted keys."""
-        return {run.name: _in_effect(flatten(run.config)) for run in self.runs}
+        """The flat config of each run, with dotted keys, without settings that have no effect."""
+        return _effective_configs(self.runs)
 
     @cached_property
     def varying(self) -> tuple[str, ...]:
         """Keys that tell runs apart besides seed, mechanism, epsilon and bits; none of them is redundant."""
-        varied = [key for key in self._keys if self._separates(key)]
+        varied = [key for key in (*self._keys, *_MECHANISM_AXES) if self._separates(key)]
         chosen: list[str] = []
         parts = 1
 
@@ -265,6 +273,24 @@ def _in_effect(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in idle}
 
 
+def _effective_configs(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """The flat config of each run, in which runs with the same mechanism have the same keys of it.
+
+    A plan may ignore a key, such as the bits of noise whose width follows from the target. The mechanism that
+    encoded says what a key did: runs that share it, and its clip, are given the keys of the first of them.
+    """
+    keys_of: dict[tuple[Any, ...], dict[str, Any]] = {}
+    configs: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        config = _in_effect(flatten(run.config))
+        keys = {key: config.pop(key) for key in list(config) if key.partition(".")[0] == "mechanism"}
+        if run.mechanism is not None:
+            used = (run.label, run.mechanism.to_bytes(), *run.rounds["clip"].dropna().iloc[:1])
+            keys = keys_of.setdefault(used, keys)
+        configs[run.name] = config | keys
+    return configs
+
+
 def label_of(series: str) -> str:
     """The mechanism's label, which has the colour, without what was added to tell runs apart."""
     return series.removesuffix(SECURE)
@@ -294,11 +320,26 @@ def setting_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _identity(run: Run) -> str:
+def _identity(config: Mapping[str, Any]) -> str:
     """What a run's numbers depend on, as text."""
-    config = _in_effect(flatten(run.config))
     kept = {key: value for key, value in config.items() if key.partition(".")[0] not in _NOT_IN_NAMES}
     return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _repeated(runs: Iterable[Run], first_of: Mapping[str, Run]) -> str:
+    """Which runs repeat another one, and the settings that differ between the two without any effect."""
+    idle: set[str] = set()
+    count = 0
+    for run in runs:
+        if (first := first_of[run.name]) is not run:
+            count += 1
+            own, other = flatten(run.config), flatten(first.config)
+            idle |= {key for key in own | other if own.get(key) != other.get(key)}
+    if not count:
+        return ""
+    keys = sorted(key for key in idle if key.partition(".")[0] not in _NOT_IN_NAMES)
+    repeat = "1 run repeats another one and is" if count == 1 else f"{count} runs repeat others and are"
+    return f"{repeat} left out: {joined(keys or ['nothing'])} made no difference between them."
 
 
 def _scalars(summary: Mapping[str, Any]) -> dict[str, Any]:

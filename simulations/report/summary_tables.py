@@ -11,22 +11,25 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, StatedView, Unit, ViewKind
 from fl_privquant.statement import REPLACE_ONE
 from simulations.config import CENTRAL
 from simulations.report.charts import CERTIFIED
-from simulations.report.statistics import LEAST_SEEDS, shown_interval
+from simulations.report.statistics import LEAST_SEEDS, column_interval
 from simulations.report.study_data import GROUP, Study
-from simulations.report.words import THIN, bytes_text, count_text, percent_text, with_interval
+from simulations.report.words import bytes_text, count_text, percent_text, with_interval
 
 LEVELS = {
-    "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, "aggregate"),
-    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL, "local"),
-    "epsilon_client_total_models": PrivacyStatement.heading(Unit.TOTAL, "models"),
-    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, "aggregate"),
-    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND, "local"),
+    "epsilon_client_total_sum": PrivacyStatement.heading(Unit.TOTAL, StatedView(ViewKind.AGGREGATE)),
+    "epsilon_client_total": PrivacyStatement.heading(Unit.TOTAL),
+    "epsilon_client_total_models": PrivacyStatement.heading(Unit.TOTAL, StatedView(ViewKind.MODELS)),
+    "epsilon_client_round_sum": PrivacyStatement.heading(Unit.ROUND, StatedView(ViewKind.AGGREGATE)),
+    "epsilon_client_round": PrivacyStatement.heading(Unit.ROUND),
 }
 """The levels of what an epsilon can mean besides the certified one, by their column; totals first."""
+
+# A client total above this guarantees hardly anything by itself.
+_LARGE_TOTAL = 20.0
 
 NOTES = {
     "bits": "per\u00a0coordinate",
@@ -165,19 +168,20 @@ def privacy_table(study: Study) -> Table:
     return Table("privacy", "Privacy of each mechanism", caption, rows)
 
 
-@lru_cache(maxsize=1)
-def summary_table(study: Study) -> Table:
-    """The results of each mechanism: mean and interval over seeds."""
+@lru_cache(maxsize=2)
+def summary_table(study: Study, short: bool = False) -> Table:
+    """The results of each mechanism: mean and interval over seeds; with ``short`` cells for a terminal."""
     rows, intervals = [], []
     totals = {column: heading for column, heading in _levels(study).items() if "total" in column}
     shakes = bool(study.runs) and bool((study.summary["bytes_handshake"] > 0).any())
     accurate = not study.runs or study.summary["accuracy"].notna().any()
     for group, frame in _groups(study):
-        mean, low, high, count = shown_interval(frame["accuracy" if accurate else "loss"])
-        error, error_low, error_high, _ = shown_interval(frame["mean_squared_error_rounds"])
-        half = (high - low) / 2
+        mean, low, high, count = column_interval(frame, "accuracy" if accurate else "loss")
+        error, error_low, error_high, _ = column_interval(frame, "mean_squared_error_rounds")
         quality = (
-            {"accuracy, %": percent_text(mean, half)} if accurate else {"loss": with_interval(mean, half)}
+            {"accuracy, %": percent_text(mean, low, high)}
+            if accurate
+            else {"loss": with_interval(mean, low, high)}
         )
         handshake = bytes_text(frame["bytes_handshake"].mean() / 1e6)
         intervals.append((mean, low, high))
@@ -186,9 +190,9 @@ def summary_table(study: Study) -> Table:
                 **({"setting": group["setting"]} if study.varying else {}),
                 "mechanism": group["series"],
                 **quality,
-                "MSE of the mean": with_interval(error, (error_high - error_low) / 2),
-                **{heading: _level(study, frame, column) for column, heading in totals.items()},
-                CERTIFIED: _certified(study, frame),
+                "MSE of the mean": with_interval(error, error_low, error_high),
+                **{heading: _level(study, frame, column, short) for column, heading in totals.items()},
+                CERTIFIED: _certified(study, frame, short),
                 "bits": _bits(group["bits"]),
                 "MB up": bytes_text(frame["bytes_up"].mean() / 1e6),
                 **({"MB handshake": handshake} if shakes else {}),
@@ -206,6 +210,30 @@ def summary_table(study: Study) -> Table:
             " MB handshake: additional traffic of secure aggregation, up and down: keys, shares and lists."
         )
     return Table("summary", "Results of each mechanism", caption, tuple(rows), tuple(intervals))
+
+
+def large_total(study: Study) -> str:
+    """A sentence about the largest client total, where it is so large that it promises next to nothing.
+
+    It is that of the view that a run is about: of sums with secure aggregation, else the local one.
+    """
+    rows = study.summary.to_dict("records") if study.runs else []
+    totals = [
+        (row["epsilon_client_total"], row["delta_client_total"], ViewKind.LOCAL)
+        if math.isnan(row["epsilon_client_total_sum"])
+        else (row["epsilon_client_total_sum"], row["delta_client_total"], ViewKind.AGGREGATE)
+        for row in rows
+    ]
+    epsilon, delta, kind = max(
+        (total for total in totals if math.isfinite(total[0])), default=(0.0, 0.0, ViewKind.LOCAL)
+    )
+    if epsilon <= _LARGE_TOTAL:
+        return ""
+    largest = PrivacyStatement(epsilon, delta, Unit.TOTAL, StatedView(kind))
+    return (
+        f"A client total as large as {largest.brief} promises next to nothing for whole updates: it bounds "
+        "what all messages of one client reveal together."
+    )
 
 
 def seeds_note(study: Study) -> str:
@@ -250,12 +278,16 @@ def _levels(study: Study) -> dict[str, str]:
     }
 
 
-def _certified(study: Study, frame: pd.DataFrame) -> str:
+def _certified(study: Study, frame: pd.DataFrame, short: bool = False) -> str:
     """The largest certified epsilon; with its unit, where that is not the one of the heading."""
     certified = [run.certified for run in study.runs if run.name in set(frame["run"])]
     worst = max(certified, key=lambda mechanism: mechanism.epsilon)
     differs = worst.unit is not Unit.COORDINATE and math.isfinite(worst.epsilon)
-    return f"{worst.epsilon_cell} ({worst.unit})" if differs else worst.epsilon_cell
+    return f"{worst.epsilon_cell} ({worst.unit})" if differs else _epsilon(worst, short)
+
+
+def _epsilon(statement: PrivacyStatement, short: bool) -> str:
+    return statement.epsilon_number if short else statement.epsilon_cell
 
 
 def _method(frame: pd.DataFrame) -> str:
@@ -276,23 +308,21 @@ def _delta_cell(delta: float) -> str:
     return PrivacyStatement(0.0, delta, Unit.TOTAL).delta_cell
 
 
-def _level(study: Study, frame: pd.DataFrame, column: str) -> str:
+def _level(study: Study, frame: pd.DataFrame, column: str, short: bool = False) -> str:
     """The cell of a level; with a trusted server the total is for those who see the models."""
     if (frame["mechanism"] == CENTRAL).all():
         if column == "epsilon_client_total_sum":
             targets = [study.configs[run].get("privacy.epsilon", math.inf) for run in frame["run"]]
-            return f"{PrivacyStatement(max(targets), 0.0, Unit.TOTAL).epsilon_cell} (trusted server)"
+            trusted = "(trusted)" if short else "(trusted server)"
+            return f"{PrivacyStatement(max(targets), 0.0, Unit.TOTAL).epsilon_cell} {trusted}"
         if column == "epsilon_client_round_sum":
             return "–"
-    return _cell(frame[column])
-
-
-def _cell(epsilons: pd.Series) -> str:
+    epsilons = frame[column]
     # NaN compares below everything: max() alone would hide a run without a guarantee.
     if epsilons.isna().all():
         return "–"
     worst = math.inf if epsilons.isna().any() else float(epsilons.max())
-    return PrivacyStatement(worst, 0.0, Unit.TOTAL).epsilon_cell
+    return _epsilon(PrivacyStatement(worst, 0.0, Unit.TOTAL), short)
 
 
 _LATEX = str.maketrans(
@@ -307,7 +337,6 @@ _LATEX = str.maketrans(
         "×": r"$\times$",
         "∞": r"$\infty$",
         "–": "--",
-        THIN: r"\,",
     }
 )
 _SUPERSCRIPTS = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"

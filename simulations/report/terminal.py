@@ -13,7 +13,7 @@ from simulations.report.charts import CERTIFIED
 from simulations.report.compared import verdict_of
 from simulations.report.marks import marks_of
 from simulations.report.study_data import Study
-from simulations.report.summary_tables import LEVELS, Table, seeds_note, summary_table
+from simulations.report.summary_tables import LEVELS, Table, large_total, seeds_note, summary_table
 
 SHORT = {
     CERTIFIED: "ε release",
@@ -31,7 +31,7 @@ _CAPTION = (
 _LEGENDS = {
     "accuracy, %": "as evaluated after the last round",
     "loss": "as evaluated after the last round",
-    "bits": "the width of the code of one coordinate",
+    "bits": "the width of the code of one coordinate; what secure aggregation sends is wider, see MB up",
     "MB up": "megabytes that all clients together send in all rounds",
     "MB handshake": "megabytes of keys, shares and lists of secure aggregation, up and down, in all rounds",
     "MSE of the mean": "mean squared error of the decoded mean update, per coordinate, averaged over rounds",
@@ -40,8 +40,6 @@ _LEGENDS = {
     LEVELS["epsilon_client_total_models"]: "all updates of a client together, only the models seen",
     CERTIFIED: "one coordinate in one round, its code seen",
 }
-# What a cell says besides its number, in fewer words, so that more columns have room.
-_SHORT_CELLS = {" (not private)": "", "(trusted server)": "(trusted)"}
 # Columns that a narrow terminal leaves out, the lowest number first.
 _DROPPED = {"seeds": 1, "MB handshake": 2, CERTIFIED: 3, "bits": 4, "MB up": 5}
 
@@ -56,7 +54,7 @@ def print_summary(
     """
     console = output_console() if console is None else console
     told = _settings_of(study, panels)
-    table, marks = summary_table(study), marks_of(study.protects)
+    table, marks = summary_table(study, short=True), marks_of(study.protects)
     columns = [_column(heading) for heading in table.headings if heading != "setting"]
     notes: list[str] = []
     for setting, rows in table.by_setting().items():
@@ -64,14 +62,15 @@ def print_summary(
             continue
         cells: list[list[str | Text]] = []
         for series, *texts in map(dict.values, rows):
-            # The colour for dark backgrounds, which most terminals have.
-            name = Text.assemble((marks[series].glyph, marks[series].dark), " ", series)
-            cells.append([name, *map(short_cell, texts)])
+            name = Text.assemble((marks[series].glyph, marks[series].color), " ", series)
+            cells.append([name, *texts])
         notes += print_rows(console, columns, cells, setting or str(study.constant.get("panel") or ""))
     if table.rows:
         print_legend(console, [*notes, seeds_note(study), _CAPTION])
     for problem in study.problems:
         say(console, f"{problem.kind}: {problem.run}: {problem.message}")
+    for remark in filter(None, (study.repeated, large_total(study))):
+        console.print(Text(remark), highlight=False)
     for sentence in verdict_of(study, told):
         console.print(Text(sentence, style="bold"), highlight=False)
     for setting in study.settings:
@@ -85,13 +84,6 @@ def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[s
         return study.settings
     told = {study.setting_of(run) for run in study.runs if run.config.get("panel") in panels}
     return tuple(setting for setting in study.settings if setting in told)
-
-
-def short_cell(cell: str) -> str:
-    """A cell of the table in the words of a terminal."""
-    for words, fewer in _SHORT_CELLS.items():
-        cell = cell.replace(words, fewer)
-    return cell
 
 
 def _column(heading: str) -> Column:

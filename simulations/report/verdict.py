@@ -1,12 +1,15 @@
 """What a study found, in sentences that are derived from its numbers.
 
-Runs are compared where they solve the same problem under the same privacy budget (:class:`Comparison`). With
-a budget for the whole run, the question is how much accuracy is lost to a baseline, which is a trusted
-server, and how much larger the error of the mean update is than the baseline's. With a budget for one
+Runs are compared where they solve the same problem under the same privacy budget (:class:`Comparison`), and
+the first sentence about each comparison says which mechanism is the best, with how many bits. With a budget
+for the whole run that is the one with the highest accuracy; where the seeds cannot tell accuracies apart, the
+one whose mean update has the least error. Then follows how much accuracy is lost to a baseline, which is a
+trusted server, and how much larger the error of the mean update is than the baseline's. With a budget for one
 coordinate and one release, as in the paper, the question is whose mean update has the least error.
+
 Differences are taken between runs of the same seed, which share data, clients and the initial model.
 Intervals are Student's, and those of one comparison hold together in 95 % of all cases (Bonferroni): of
-several differences that are all due to chance, one would often seem not to be.
+several differences that are all due to chance, one would often seem not to be. They take three seeds or more.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from simulations.report.statistics import student_interval
-from simulations.report.words import joined
+from fl_privquant.accounting import PrivacyStatement, Unit
+from simulations.report.statistics import BOUNDS, LEAST_SEEDS, shown_interval
+from simulations.report.words import joined, scientific
 
 ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
+NAME = "name"
+"""The column of the names of series with their bits."""
 KILOBYTES, HANDSHAKE = "kilobytes", "handshake kilobytes"
 """Columns of what a client sends in a round as codes, and of what the handshake of secure aggregation takes
 besides, in both directions."""
@@ -33,6 +39,8 @@ MOST_FINDINGS = 4
 """Comparisons that a verdict speaks of at most."""
 
 _MOST_NAMED = 4
+_MOST_POINTS = 100.0
+_RUN_MORE = "run more, for example seed=0,1,2,3,4"
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Difference:
         The series that is compared with the reference.
     mean, low, high
         Positive: worse than the reference. Points of accuracy, a difference of losses, or the factor by
-        which an error is larger. The ends of the interval are NaN where one seed alone was run.
+        which an error is larger. The ends of the interval are NaN where fewer than three seeds were run.
     level
         The value that means no difference: 0, or a factor of 1.
     seeds
@@ -70,7 +78,9 @@ class Difference:
     @property
     def half(self) -> float:
         """Half of the interval; for factors, how far its upper end is above the factor itself."""
-        return self.high / self.mean if self.level == 1.0 else (self.high - self.low) / 2
+        return (
+            self.high / self.mean if self.level == 1.0 else max(self.high - self.mean, self.mean - self.low)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +132,17 @@ class Comparison:
         return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values
 
     @property
+    def candidates(self) -> Comparison:
+        """The comparison without its baseline, which needs a trusted server."""
+        return replace(self, runs=self.runs[self.runs["series"] != self.baseline], baseline=None)
+
+    def name(self, series: str | None) -> str:
+        """A series with its bits, where they are known."""
+        if NAME not in self.runs:
+            return str(series)
+        return str(self.runs.loc[self.runs["series"] == series, NAME].iloc[0])
+
+    @property
     def reference(self) -> str | None:
         """The series that the others are compared with; None if no series has results."""
         if not self.complete:
@@ -138,12 +159,14 @@ class Comparison:
             pairs = (self._results[series] - self._results[self.reference]).dropna()
             if series == self.reference or pairs.empty:
                 continue
-            mean, low, high, count = student_interval(pairs, intervals=intervals)
+            mean, low, high, count = shown_interval(pairs, intervals=intervals)
             ends, level = (mean, low, high), 0.0
             if self.measure == ERROR:
                 ends, level = (math.exp(mean), math.exp(low), math.exp(high)), 1.0
             elif self.measure == ACCURACY:
-                ends = (100.0 * mean, 100.0 * low, 100.0 * high)
+                # No two accuracies differ by more.
+                low, high = (min(max(100.0 * end, -_MOST_POINTS), _MOST_POINTS) for end in (low, high))
+                ends = (100.0 * mean, low, high)
             differences.append(Difference(series, *ends, level, count, intervals))
         return sorted(differences, key=lambda difference: difference.mean)
 
@@ -154,16 +177,62 @@ def verdict(comparisons: Sequence[Comparison]) -> list[str]:
     sentences = [finding for comparison in told[:MOST_FINDINGS] for finding in _findings(comparison)]
     if len(told) > MOST_FINDINGS:
         sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
-    if told:
-        sentences.append(_resolution(told[:MOST_FINDINGS]))
+    if told and (resolution := _resolution(told[:MOST_FINDINGS])):
+        sentences.append(resolution)
     if diverged := list(dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete)):
         have = "has" if len(diverged) == 1 else "have"
         sentences.append(f"{joined(diverged)} {have} runs without a finite result, and no part in this.")
     return sentences
 
 
+def _answer(comparison: Comparison) -> str:
+    """Which mechanism is the best in accuracy or loss, with how many bits; by its error if seeds are few."""
+    candidates = comparison.candidates
+    best = candidates.reference
+    if best is None:
+        return ""
+    accuracy = comparison.measure == ACCURACY
+    quality, extreme = ("accuracy", "highest") if accuracy else ("loss", "lowest")
+    start = f"{comparison.budget}, the best mechanism is"
+    rivals = candidates.differences()
+    if len(candidates.complete) == 1:
+        return f"{comparison.budget}, {candidates.name(best)} is the only mechanism without a trusted server."
+    if not rivals:
+        return (
+            f"{start} perhaps {candidates.name(best)}, by its {quality}; it shares no seed with the others."
+        )
+    closest = rivals[0]
+    if not math.isnan(closest.low) and not closest.is_open:
+        return f"{start} {candidates.name(best)}: it has the {extreme} {quality}."
+    doubt = f"that of {candidates.name(best)} is the {extreme}, but not by a significant difference"
+    if closest.seeds < LEAST_SEEDS:
+        doubt = f"{_seeds(closest.seeds)} cannot tell {'accuracies' if accuracy else 'losses'} from chance"
+    by_error = replace(candidates, measure=ERROR) if ERROR in candidates.runs else None
+    # An exact mean has no part in factors, and would be left out as if it erred most.
+    known = by_error is not None and set(candidates.complete) <= set(by_error.complete)
+    if by_error is None or not known or not (factors := by_error.differences()):
+        return f"{start} perhaps {candidates.name(best)}, by its {quality}; {doubt}."
+    least = by_error.name(by_error.reference)
+    return (
+        f"{start} {least}, by its mean update, which has the least squared error: that of "
+        f"{factors[0].series} is {_factor(factors[0].mean)} times as large{_interval(factors[0], True)}. "
+        f"{quality.capitalize()} does not decide it: {doubt}."
+    )
+
+
+def _factor(value: float) -> str:
+    """A factor with the digits that tell it from 1."""
+    return (
+        f"{value:,.0f}" if value >= 100.0 else f"{value:.3f}" if abs(value - 1.0) < 0.01 else f"{value:.2f}"
+    )
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
 def _findings(comparison: Comparison) -> list[str]:
-    """What is compared, and then errors and sizes of updates where a trusted server is the baseline."""
+    """The answer, what is compared, and errors and sizes of updates where a server is trusted."""
     differences = comparison.differences()
     if not differences:
         return [_single(comparison)]
@@ -171,23 +240,24 @@ def _findings(comparison: Comparison) -> list[str]:
     left_out = len(differences) - len(named)
     between = f", with {left_out} {'other' if left_out == 1 else 'others'} in between" if left_out else ""
     if comparison.measure == ERROR:
-        opening = f"{comparison.reference} has the least squared error of the mean update; "
-        short = [f"that of {other.series} {other.mean:.2f} times{_interval(other)}" for other in named[1:]]
-        first = f"that of {named[0].series} is {named[0].mean:.2f} times as large{_interval(named[0], True)}"
+        opening = f"{comparison.name(comparison.reference)} has the least squared error of the mean update; "
+        short = [
+            f"that of {other.series} {_factor(other.mean)} times{_interval(other)}" for other in named[1:]
+        ]
+        first = (
+            f"that of {named[0].series} is {_factor(named[0].mean)} times as large{_interval(named[0], True)}"
+        )
         finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
         return [f"{finding}{_totals(comparison)}"]
-    opening, other = "", comparison.baseline_words
-    if comparison.reference != comparison.baseline:
-        word = "highest accuracy" if comparison.measure == ACCURACY else "lowest loss"
-        opening, other = f"{comparison.reference} has the {word}; ", "it"
-    against = f" {'to' if named[0].mean >= 0.0 else 'over'} {other}"
-    first = f"{named[0].series} {_lost(named[0], comparison)}{against}{_interval(named[0], True)}"
-    short = [
-        f"{difference.series} {_lost(difference, comparison)}{_interval(difference)}"
-        for difference in named[1:]
+    with_baseline = comparison.reference == comparison.baseline
+    against = comparison.baseline_words if with_baseline else comparison.reference
+    lost = [
+        f"{difference.series} {_lost(difference, comparison)}{_interval(difference, place == 0)}"
+        for place, difference in enumerate(named)
     ]
-    finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}.{_chance(comparison)}"
-    return [finding, *_errors(comparison, [difference.series for difference in named])]
+    finding = f"Compared with {against}, {joined(lost)}{between}.{_chance(comparison)}"
+    errors = _errors(comparison, [difference.series for difference in named])
+    return [sentence for sentence in (_answer(comparison), finding, *errors) if sentence]
 
 
 def _totals(comparison: Comparison) -> str:
@@ -196,12 +266,12 @@ def _totals(comparison: Comparison) -> str:
         return ""
     totals = comparison.runs.groupby("series")[TOTAL].mean().loc[comparison.complete]
     least, most = str(totals.idxmin()), str(totals.idxmax())
-    low, high = (f"{totals[series]:.4g}" for series in (least, most))
-    if low == high or not np.isfinite(totals).all():
+    if math.isclose(totals[least], totals[most], rel_tol=1e-3) or not np.isfinite(totals).all():
         return ""
+    low, high = (PrivacyStatement(float(totals[series]), 0.0, Unit.TOTAL) for series in (least, most))
     return (
         f" Whole runs are not equally private: all updates of a client together (client total, local view) "
-        f"have ε from {low} with {least} to {high} with {most}."
+        f"have ε from {low.epsilon_number} with {least} to {high.epsilon_number} with {most}."
     )
 
 
@@ -238,8 +308,10 @@ def _errors(comparison: Comparison, named: Sequence[str]) -> list[str]:
     factors = [factor for factor in _by_error(comparison) if factor.series in named]
     if not factors:
         return []
-    texts = [f"{factor.mean:.2f} times with {factor.series}{_interval(factor)}" for factor in factors[1:]]
-    first = f"{factors[0].mean:.2f} times that of {comparison.baseline_words} with {factors[0].series}"
+    texts = [
+        f"{_factor(factor.mean)} times with {factor.series}{_interval(factor)}" for factor in factors[1:]
+    ]
+    first = f"{_factor(factors[0].mean)} times that of {comparison.baseline_words} with {factors[0].series}"
     texts = [f"{first}{_interval(factors[0])}", *texts]
     return [f"The squared error of the mean update is {joined(texts)}.{_sizes(comparison, named)}"]
 
@@ -263,17 +335,18 @@ def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
 
 
 def _single(comparison: Comparison) -> str:
-    """One series alone: its result, or for errors that there is nothing to compare it with."""
-    series = str(comparison.reference)
-    values = comparison.runs.loc[comparison.runs["series"] == series, comparison.measure]
-    mean, low, high, count = student_interval(values)
-    if comparison.measure == ACCURACY:
-        mean, low, high = 100 * mean, 100 * low, 100 * high
-    unit = " %" if comparison.measure == ACCURACY else ""
-    what = {ACCURACY: "an accuracy", LOSS: "a loss", ERROR: "a squared error of the mean update"}
-    shape = ".1f" if comparison.measure == ACCURACY else ".3g"
-    interval = "one seed" if count == 1 else f"95 % interval {low:{shape}} to {high:{shape}}, {count} seeds"
-    words = f"{series} has {what[comparison.measure]} of {mean:{shape}}{unit} ({interval})"
+    """One series alone: its result, and that there is nothing to compare it with."""
+    series, measure = comparison.reference, comparison.measure
+    values = comparison.runs.loc[comparison.runs["series"] == series, measure]
+    mean, low, high, count = shown_interval(values, bounds=BOUNDS.get(measure, (-math.inf, math.inf)))
+    what = {ACCURACY: "an accuracy", LOSS: "a loss", ERROR: "a squared error of the mean update"}[measure]
+    if measure == ACCURACY:
+        mean_text, low_text, high_text = (f"{100 * value:.1f}" for value in (mean, low, high))
+        mean_text += " %"
+    else:
+        mean_text, low_text, high_text = map(scientific, (mean, low, high))
+    interval = f"95 % interval {low_text} to {high_text}, " if count >= LEAST_SEEDS else ""
+    words = f"{comparison.name(series)} has {what} of {mean_text} ({interval}{_seeds(count)})"
     return f"{comparison.budget}, {words}; there is nothing to compare it with."
 
 
@@ -288,7 +361,7 @@ def _lost(difference: Difference, comparison: Comparison) -> str:
 def _interval(difference: Difference, named: bool = False) -> str:
     """The interval in brackets, of a gain if that is what is told; the first one says what it is."""
     if math.isnan(difference.low):
-        return " (one seed, no interval)" if named else ""
+        return f" ({_seeds(difference.seeds)}, no interval)" if named else ""
     shape = ".2f" if difference.level == 1.0 else ".1f" if difference.high - difference.low >= 0.2 else ".2g"
     ends = (difference.low, difference.high)
     if difference.level == 0.0 and difference.mean < 0.0:
@@ -302,7 +375,7 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     """Which differences are not significant, and from which size on they would be, pair by pair."""
     stated = [(comparison, comparison.differences()) for comparison in comparisons]
     if not any(differences for _, differences in stated):
-        return "With one series there is no difference to speak of."
+        return ""
     known = [
         (comparison, [difference for difference in differences if not math.isnan(difference.low)])
         for comparison, differences in stated
@@ -310,7 +383,8 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     known = [(comparison, differences) for comparison, differences in known if differences]
     every = [difference for _, differences in known for difference in differences]
     if not every:
-        return "One seed cannot tell a difference from chance: run several, for example seed=0,1,2,3,4."
+        most = max(difference.seeds for _, differences in stated for difference in differences)
+        return f"{_seeds(most).capitalize()} cannot tell a difference from chance: {_RUN_MORE}."
     counts = [difference.seeds for difference in every]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     if not any(difference.is_open for difference in every):
@@ -319,8 +393,7 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     for comparison, differences in known:
         budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]}, " if len(known) > 1 else ""
         parts.append(budget + _significance(comparison, differences))
-    few = " Two seeds make wide intervals: run more, for example seed=0,1,2,3,4." if max(counts) == 2 else ""
-    return f"With {seeds} seeds, {'; '.join(parts)}.{few}"
+    return f"With {seeds} seeds, {'; '.join(parts)}."
 
 
 def _significance(comparison: Comparison, differences: Sequence[Difference]) -> str:

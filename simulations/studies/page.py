@@ -12,7 +12,7 @@ import jinja2
 import pandas as pd
 
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
 from simulations.results import ResultsError
 from simulations.studies.study import ReadTable, Store, Study
 
@@ -56,7 +56,7 @@ def page_text(study: Study, read: ReadTable, seconds: dict[str, float]) -> str:
     }
     environment.globals |= {
         "accuracy": accuracy,
-        "heading": PrivacyStatement.heading,
+        "heading": heading,
         "one_row": one_row,
         "total": total,
         "clip_texts": partial(clip_texts, read),
@@ -110,9 +110,14 @@ def accuracy(row: Any) -> str:
 
 def total(row: Any, view: str) -> PrivacyStatement:
     """The statement of a client's total in a row of a table, in the local view or in the aggregate one."""
-    seen = "local" if view == "local" else str(row.view)
+    seen = StatedView() if view == "local" else StatedView.from_text(row.view)
     epsilon = float(getattr(row, f"epsilon_total_{view}"))
     return PrivacyStatement(epsilon, float(row.delta_total), Unit.TOTAL, seen)
+
+
+def heading(unit: str, view: str = "local") -> str:
+    """The heading of a column of epsilons, of the unit and the view that a page names."""
+    return PrivacyStatement.heading(Unit(unit), StatedView(ViewKind(view)))
 
 
 def epsilon_cell(epsilon: float) -> str:

@@ -22,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
 from omegaconf import OmegaConf, open_dict
 
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit, ViewKind
 from fl_privquant.encoding import kept_of
 from fl_privquant.mechanisms.base import Mechanism
 from simulations.central import noise_of_sum
@@ -301,7 +301,9 @@ def finished(config: RunConfig) -> dict[str, Any]:
         "bytes_up": int(rounds["bytes_up"].iloc[-1]),
         "dimension": provenance["dimension"],
         "model": provenance.get("model_sha256", ""),
-        "totals": {statement.view: statement for statement in statements if statement.unit is Unit.TOTAL},
+        "totals": {
+            statement.view.kind: statement for statement in statements if statement.unit is Unit.TOTAL
+        },
     }
 
 
@@ -367,13 +369,13 @@ def _interval(name: str, values: list[float]) -> dict[str, float]:
 
 
 def _privacy(
-    config: RunConfig, mechanism: Mechanism, dimension: int, stated: Mapping[str, PrivacyStatement]
+    config: RunConfig, mechanism: Mechanism, dimension: int, stated: Mapping[ViewKind, PrivacyStatement]
 ) -> dict[str, Any]:
     """The figures of one release in the local view, and of a client's total in both views.
 
     Totals are those that the run stated, if it did; else they are counted for a client of all rounds.
     """
-    local = stated.get("local") or run_statement(config, mechanism, dimension, in_sum=False)
+    local = stated.get(ViewKind.LOCAL) or run_statement(config, mechanism, dimension, in_sum=False)
     figures = {
         "unit": mechanism.unit,
         "epsilon": mechanism.epsilon,
@@ -385,11 +387,11 @@ def _privacy(
         "counted_by": "",
     }
     if mechanism.summable or config.mechanism["name"] == CENTRAL:
-        in_sum = next((statement for view, statement in stated.items() if view != "local"), None)
+        in_sum = next((statement for kind, statement in stated.items() if kind is not ViewKind.LOCAL), None)
         in_sum = in_sum or run_statement(config, mechanism, dimension)
         figures |= {
             "epsilon_total_aggregate": in_sum.epsilon,
-            "view": in_sum.view,
+            "view": str(in_sum.view),
             "counted_by": in_sum.method,
         }
     return figures

@@ -64,7 +64,7 @@ def test_many_histories_are_bounded_by_one() -> None:
 def test_sums_are_counted_with_their_own_numbers() -> None:
     ledger = asked([(ONE, [1, 2], 30), (ONE, [1, 2], 20)])
     assert ledger.statement(DELTA, in_sum=True).epsilon == spent((ONE, 30), (ONE, 20))
-    assert ledger.statement(DELTA, in_sum=True).view == "aggregate of 20 to 30"
+    assert str(ledger.statement(DELTA, in_sum=True).view) == "aggregate of 20 to 30"
     assert ledger.statement(DELTA).epsilon == spent((ONE, None), (ONE, None))
     assert ledger.last_view == View(20)
     # Until it is known that only a sum was seen, a round is local in both views.

@@ -30,7 +30,7 @@ def test_lists_designs_that_meet_the_target() -> None:
     for each in found.designs:
         assert each.statement.epsilon <= 8.0
         assert each.statement.unit is Unit.TOTAL
-        assert each.statement.view == "aggregate of 200"
+        assert str(each.statement.view) == "aggregate of 200"
         assert run_statement(wish, each.mechanism).epsilon == each.statement.epsilon
         assert each.mean_squared_error == each.mechanism.mse() / 200
         assert each.bytes_per_round == -(-each.mechanism.sum_ring(200, 650).bits * 650 // 8)

@@ -157,8 +157,7 @@ def watched(action: Callable[[], Any]) -> str:
     try:
         action()
     except PrivQuantError as error:
-        # Large numbers are printed with narrow spaces between their digits.
-        text = str(error).replace("\u202f", " ")
+        text = str(error)
         if not text.isprintable() or len(text) > 2000:
             problem = f"a message of {len(text)} characters, printable {text.isprintable()}: {text[:200]!r}"
     except Exception as error:

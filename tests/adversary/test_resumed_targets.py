@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam
 
 import fl_privquant as pq
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, Unit, ViewKind
 from fl_privquant.flower import (
     CheckpointStrategy,
     PrivQuantMod,
@@ -79,7 +79,7 @@ def total(strategy: PrivQuantStrategy) -> PrivacyStatement:
     """What the last line of a run says: all rounds, through secure aggregation."""
     last = strategy.statements()[-1]
     assert last.unit == Unit.TOTAL
-    assert last.view.startswith("aggregate")
+    assert last.view.kind is ViewKind.AGGREGATE
     assert str(last) in strategy.privacy_statement()
     return last
 

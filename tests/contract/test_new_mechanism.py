@@ -122,7 +122,7 @@ def test_a_target_is_planned_with_it_and_secure_aggregation_runs_it(toy: Any) ->
     planned = Target(epsilon=8.0, rounds=3, num_clients=100).plan(
         341, mechanism="toy", aggregation=SecureSum(corrupt_fraction=0.1, dropout_fraction=0.1)
     )
-    assert planned.statement.view == "aggregate of 80"
+    assert str(planned.statement.view) == "aggregate of 80"
     assert planned.statement.epsilon <= 8.0
     encoder = planned.encoding.mechanism
     assert np.array_equal(run(True, encoder=encoder), run(False, encoder=encoder))

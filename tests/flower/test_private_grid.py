@@ -111,7 +111,7 @@ def test_the_mean_is_the_same_decoded_one_by_one_summed_and_masked() -> None:
     np.testing.assert_array_equal(summed, masked)
     np.testing.assert_allclose(single, summed, atol=1e-6)
     assert [len(grid.private.ledger) for grid in kept] == [2, 2]
-    views = [statement.view for statement in kept[1].private.statements()]
+    views = [str(statement.view) for statement in kept[1].private.statements()]
     assert any("aggregate" in view for view in views)
 
 

@@ -9,7 +9,7 @@ import pytest
 from flwr.serverapp.strategy import FedMedian
 
 import fl_privquant as pq
-from fl_privquant.accounting import SimulatedSum
+from fl_privquant.accounting import SimulatedSum, ViewKind
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -82,7 +82,7 @@ def test_clients_are_asked_as_the_sampling_says(sampling, sizes):
     run(strategy, asked)
     assert {len(clients) for clients in asked.by_round.values()} <= sizes
     statements = strategy.statements()
-    assert [statement.view.split(" of ")[0] for statement in statements[-2:]] == ["local", "models"]
+    assert [statement.view.kind for statement in statements[-2:]] == ["local", "models"]
     # The server trusts nobody with less than all rounds that the worst client was asked in.
     assert statements[-2].scope.endswith(f" {max(asked.rounds.values())} rounds")
     assert statements[-1].epsilon < statements[-2].epsilon
@@ -92,7 +92,7 @@ def test_clients_are_asked_as_the_sampling_says(sampling, sizes):
 def test_without_a_sampling_nothing_is_said_of_models():
     strategy = strategy_of(None, wrapped=fedavg(fraction_train=0.5))
     run(strategy, num_rounds=2)
-    assert all("models" not in statement.view for statement in strategy.statements())
+    assert all(statement.view.kind is not ViewKind.MODELS for statement in strategy.statements())
     # Worst case of a plan: who is drawn at random may be drawn each time.
     assert strategy.sampling.most_rounds(30) == 30
 
@@ -101,7 +101,7 @@ def test_a_strategy_that_needs_single_updates_shows_more_than_a_sum():
     strategy = strategy_of(pq.FixedSampling(0.5, seed=1), pq.PerClient(), wrapped=fedavg(FedMedian))
     run(strategy, num_rounds=1)
     statement = strategy.statements()[-1]
-    assert statement.view == "models"
+    assert str(statement.view) == "models"
     assert statement.epsilon < strategy.statements()[-2].epsilon
 
 
@@ -109,7 +109,8 @@ def test_a_secure_sum_in_every_view():
     strategy = strategy_of(pq.FixedSampling(0.5, seed=1), SimulatedSum(0.0, 0.1))
     run(strategy, num_rounds=2)
     local, aggregate, models = strategy.statements()[-3:]
-    assert (local.view, aggregate.view, models.view) == ("local", "aggregate of 6", "models of 6")
+    views = tuple(str(each.view) for each in (local, aggregate, models))
+    assert views == ("local", "aggregate of 6", "models of 6")
     assert models.epsilon < aggregate.epsilon < local.epsilon
     # 6 asked of the 10 of 12 that stay.
     assert "probability 0.6 at most" in str(models)

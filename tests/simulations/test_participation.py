@@ -158,6 +158,6 @@ def test_the_last_line_has_the_views_that_were_counted(tmp_path: Path, run_here:
     (origin,) = tmp_path.glob("*/*/provenance.json")
     stated = map(PrivacyStatement.from_dict, json.loads(origin.read_text())["statements"])
     local, summed, models = (each for each in stated if each.unit == Unit.TOTAL)
-    assert " to " in summed.view
+    assert " to " in str(summed.view)
     line = f"final privacy cost: {summed.brief}; {local.brief}; {models.brief}"
     assert line in " ".join(said.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -49,7 +50,7 @@ def test_bars_and_what_is_spent_fit_80_columns() -> None:
 )
 def test_where_no_bar_can_be_drawn_there_are_lines(console: Console) -> None:
     lines = shown(console, "2/3").splitlines()
-    assert [line.split(",")[0].rpartition(" ")[2] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
+    assert [re.search(r"round (\d/\d),", line)[1] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
     assert all(line.startswith("2/3 one_bit-") and "ε = 926.2" in line for line in lines)
 
 
@@ -58,8 +59,9 @@ def test_a_run_that_was_interrupted_says_after_which_round_it_goes_on(position: 
     file = io.StringIO()
     with Rounds(CONFIG, Console(file=file, width=80), position) as rounds:
         rounds.resumes(2)
-    name = f"{position} {CONFIG.run_name}" if "/" in position else CONFIG.run_name
-    assert file.getvalue() == f"{name}: was interrupted, and goes on after round 2 of 4\n"
+    name = f"{CONFIG.run_name}, seed 0"
+    name = f"{position} {name}" if "/" in position else name
+    assert file.getvalue() == f"{name}: was interrupted; resumes after round 2 of 4\n"
 
 
 def test_parallel_sweeps_draw_nothing() -> None:

@@ -56,8 +56,8 @@ def test_what_a_killed_process_was_writing_is_left_out(tmp_path: Path) -> None:
 
 def test_the_delta_of_a_row_holds_for_all_its_totals() -> None:
     """Few releases are counted without a delta in the local view: that is not the delta of their sum."""
-    local = PrivacyStatement(4.0, 0.0, Unit.TOTAL, "local", method="pure")
-    summed = PrivacyStatement(2.0, 1e-9, Unit.TOTAL, "aggregate of 54")
+    local = PrivacyStatement(4.0, 0.0, Unit.TOTAL, method="pure")
+    summed = PrivacyStatement(2.0, 1e-9, Unit.TOTAL, View(54).stated)
     row = spent_columns([local, summed], View(54), secure=True)
     assert (row["epsilon_client_total"], row["epsilon_client_total_sum"]) == (4.0, 2.0)
     assert row["delta_client_total"] == 1e-9

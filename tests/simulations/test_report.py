@@ -37,7 +37,7 @@ from simulations.report.html_page import render
 from simulations.report.marks import mark_of, marks_of
 from simulations.report.statistics import student_interval
 from simulations.report.study_data import Study
-from simulations.report.summary_tables import LEVELS, privacy_table, summary_table
+from simulations.report.summary_tables import LEVELS, large_total, privacy_table, summary_table
 from simulations.report.terminal import print_summary
 from tests.simulations.synthetic import mechanism_of, write_run, write_study
 
@@ -143,7 +143,7 @@ def test_tables_name_unit_and_view(sweep: Path) -> None:
     for name in ("privacy", "summary"):
         for kind in ("md", "tex"):
             text = (sweep / "tables" / f"{name}.{kind}").read_text()
-            for heading in (CERTIFIED, PrivacyStatement.heading(Unit.TOTAL, "local")):
+            for heading in (CERTIFIED, PrivacyStatement.heading(Unit.TOTAL)):
                 assert heading.replace("ε", "$\\varepsilon$") in text or heading in text
     latex = (sweep / "tables" / "summary.tex").read_text()
     assert "one\\_bit" in latex
@@ -368,7 +368,7 @@ def test_secure_aggregation_is_a_series_of_its_own(tmp_path: Path) -> None:
     assert study.series == ("optm", "optm + secure aggregation")
     assert study.varying == ()
     plain, secure = map(mark_of, study.series)
-    assert plain.light == secure.light == colour_of("optm")
+    assert plain.color == secure.color == colour_of("optm")
     assert plain.dash != secure.dash
 
 
@@ -474,17 +474,26 @@ def test_the_terminal_ends_with_the_verdict_and_cuts_no_number(sweep: Path, widt
 
 
 def test_pictures_are_elements_of_one_page(sweep: Path) -> None:
-    """Their ids are distinct, their colours are the page's, and each series is a group that can be hidden."""
+    """Their ids are distinct, they bring no style, and each series is a group that can be hidden."""
     study = Study.load(sweep)
     drawings = drawings_of(study)
     text = "".join(drawing.svg for drawing in drawings)
     ids = [name for drawing in drawings for name in set(re.findall(r' id="([^"]+)"', drawing.svg))]
     assert len(ids) == len(set(ids)) > 0
-    assert not re.search(r"#[0-9a-f]{6}\b|<style|http:", text)
-    page = render(study, drawings)
-    for colour in set(re.findall(r"var\(--colour-([0-9a-f]{6})\)", text)):
-        assert page.count(f"--colour-{colour}: #") == 2
+    assert not re.search(r"<style|http:", text)
     rounds = next(drawing for drawing in drawings if drawing.key == "accuracy-rounds")
     for number, series in enumerate(study.series):
         assert f'<g data-series="{number}"><title>{series}</title>' in rounds.svg
     assert re.search(r"Where the curves end: optm [0-9.]+%; ", rounds.svg)
+
+
+def test_totals_of_secure_sums_are_judged_as_sums(tmp_path: Path) -> None:
+    settings = ({"secagg.enabled": True},)
+    for path in write_study(tmp_path, ("optm",), seeds=(0,), rounds=2, settings=settings):
+        rounds = pd.read_parquet(path / "rounds.parquet").assign(epsilon_client_total_sum=8.0)
+        rounds.to_parquet(path / "rounds.parquet", index=False)
+        edit_json(path / "summary.json", epsilon_client_total_sum=8.0)
+    assert large_total(Study.load(tmp_path)) == ""
+    for path in tmp_path.glob("optm-*"):
+        edit_json(path / "summary.json", epsilon_client_total_sum=80.0)
+    assert "ε = 80, δ = 0 (client total, aggregate view)" in large_total(Study.load(tmp_path))

@@ -183,7 +183,7 @@ def test_verdict_comes_first_and_totals_before_what_they_are_made_of(browser: Ch
     assert browser.evaluate("document.querySelector('table').id") == "privacy-table"
     first = browser.evaluate("document.querySelector('main').innerText")
     assert first.startswith("Verdict")
-    assert "At ε = 1 for one coordinate and one release, optm has the least squared error" in first
+    assert "At ε = 1 for one coordinate and one release, optm with 2 bits has the least squared" in first
     assert first.index("Simulated privacy.") < first.index("Charts") < first.index("\nPrivacy\n")
     headings = browser.evaluate("document.querySelector('#privacy-table thead').innerText")
     assert headings.index("ε, client total, local view") < headings.index("ε, client round, local view")

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -15,9 +16,11 @@ from matplotlib.figure import Figure
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import COLOURS, colour_of
 from simulations.report.charts import Chart, Curve, log_ticks
-from simulations.report.drawings import _style, draw_chart
-from simulations.report.marks import _contrast, mark_of, marks_of
+from simulations.report.drawings import _style, draw_chart, drawings_of
+from simulations.report.marks import mark_of, marks_of
+from simulations.report.study_data import Study
 from simulations.report.summary_tables import Table
+from tests.simulations.synthetic import write_study
 
 
 def test_whiskers_share_one_scale() -> None:
@@ -35,11 +38,9 @@ def test_whiskers_share_one_scale() -> None:
     assert huge[1:] == (0.0, 1.0)
 
 
-def test_colours_are_those_of_the_package_and_readable_at_night() -> None:
+def test_colors_are_those_of_the_package() -> None:
     for label in COLOURS:
-        mark = mark_of(label)
-        assert mark.light == colour_of(label)
-        assert _contrast(mark.dark, "#15181c") >= 4.5
+        assert mark_of(label).color == colour_of(label)
     assert (
         len({mark_of(label).marker for label in ("optm", "optm independent", "rqm", "erm", "one_bit")}) == 5
     )
@@ -109,7 +110,7 @@ def test_a_figure_is_drawn_once_for_each_file(tmp_path: Path, monkeypatch: pytes
 
 @given(st.floats(1e-6, 1e9))
 def test_epsilon_is_never_rounded_down(epsilon: float) -> None:
-    shown = float(PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell.replace("\u202f", ""))
+    shown = float(PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell.replace(",", ""))
     assert epsilon * (1 - 1e-8) <= shown <= epsilon * 1.002
 
 
@@ -119,3 +120,28 @@ def test_markdown_and_latex_escape() -> None:
     assert "| --- | ---: |" in table.markdown()
     assert r"(1.2 $\pm$ 0.1) $\times$ $10^{-3}$" in table.latex()
     assert r"$\varepsilon$ 100 \%" in table.latex()
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_marks_of_an_interval_are_drawn_only_where_there_is_one(seeds: int, tmp_path: Path) -> None:
+    """Bars of two seeds had a tick at their end, as if an interval of no width were known."""
+    write_study(tmp_path, ("optm", "rqm"), epsilons=(0.5, 1.0), seeds=range(seeds), rounds=2)
+    drawn = {drawing.key: drawing for drawing in drawings_of(Study.load(tmp_path))}
+    for key in ("compared-1", "accuracy-epsilon"):
+        (axes,) = drawn[key].figure.axes
+        ends = [line for line in axes.lines if line.get_marker() in ("|", "_")]
+        shown = [np.isfinite(line.get_xydata()).all(axis=1).any() for line in ends]
+        assert any(shown) == (seeds >= 3), key
+
+
+def test_a_finding_names_its_budget_whole(tmp_path: Path) -> None:
+    """The title of its file was what stood before the first full stop of the caption."""
+    settings = ({"task.name": "digits. Small"}, {"task.name": "digits. Large"})
+    write_study(tmp_path, ("optm", "rqm"), rounds=2, settings=settings)
+    titles = [
+        " ".join(text.get_text().split())
+        for drawing in drawings_of(Study.load(tmp_path))
+        if drawing.key.startswith("compared-")
+        for text in drawing.figure.texts
+    ]
+    assert [title.rpartition("(")[2] for title in titles] == ["task digits. Large)", "task digits. Small)"]

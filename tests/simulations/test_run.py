@@ -405,7 +405,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Prel
     }
     done = run_cli(preloaded.python, *sweep, f"output={tmp_path}")
     assert done.returncode == 0, done.stderr
-    resumed = re.findall(r"(\S+): was interrupted, and goes on after round (\d) of 6\n", done.stderr)
+    resumed = re.findall(r"(\S+), seed \d: was interrupted; resumes after round (\d) of 6\n", done.stderr)
     assert dict(resumed) == {name: str(after) for name, after in finished.items() if after}
     whole = run_cli(preloaded.python, *sweep, f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 from pathlib import Path
 
@@ -10,17 +11,19 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from rich.console import Console
 
+import fl_privquant as pq
 from fl_privquant.flower import CheckpointStrategy
 from simulations.config import RunConfig
 from simulations.progress import Rounds
 from simulations.report import build_report
+from simulations.report.compared import verdict_of
 from simulations.report.study_data import Study
 from simulations.report.summary_tables import summary_table
 from simulations.report.terminal import print_summary
 from simulations.results import RunDirectory
 from simulations.run import execute
 from tests.simulations.conftest import RunHere
-from tests.simulations.synthetic import write_study
+from tests.simulations.synthetic import write_run, write_study
 from tests.task_values import mean_of
 
 SWEEP = (
@@ -93,10 +96,10 @@ def test_a_sweep_shows_its_own_panel_and_names_the_others(tmp_path: Path) -> Non
     assert shown.count("A. first?") == 1
     assert shown.rstrip().endswith("Also in the report: A. first?")
     assert shown.count("● optm\n") == 1
-    assert shown.count("has the least squared error") == 1
+    assert " ".join(shown.split()).count("optm with 2 bits has the least squared error") == 1
     everything = summary_of(study)
     assert everything.count("● optm\n") == 2
-    assert everything.count("has the least squared error") == 2
+    assert " ".join(everything.split()).count("optm with 2 bits has the least squared error") == 2
     assert "Also in the report" not in everything
 
 
@@ -132,7 +135,55 @@ def test_a_run_that_was_repeated_without_any_effect_is_no_further_seed(tmp_path:
         settings = ({"secagg.enabled": False, "secagg.dropout_fraction": value},)
         write_study(tmp_path, ("optm",), rounds=2, settings=settings)
     assert len(list(tmp_path.iterdir())) == 6
-    assert [row["seeds"] for row in summary_table(Study.load(tmp_path)).rows] == ["3"]
+    study = Study.load(tmp_path)
+    assert [row["seeds"] for row in summary_table(study).rows] == ["3"]
+    said = "3 runs repeat others and are left out: secagg.dropout_fraction made no difference between them."
+    assert study.repeated == said
+    assert said in " ".join(summary_of(study).split())
+    assert said in build_report(tmp_path).read_text()
+
+
+def test_bits_that_a_plan_ignores_are_no_further_seeds(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The width of Skellam noise follows from the target: three bits and two seeds were six seeds, ± 4.0."""
+    monkeypatch.setenv("COLUMNS", "80")
+    size = ("federation.num_clients=6", "federation.rounds=1", "task=mean", "task.dimension=21")
+    target = ("mechanism=skellam", "privacy.epsilon=8", "secagg=on", "mechanism.bits=1,2,4", "seed=0,1")
+    code, out, err = run_here(
+        "-m", *size, *target, "study=idle", f"output={tmp_path}", f"hydra.sweep.dir={tmp_path}"
+    )
+    assert code == 0, err
+    study = Study.load(tmp_path / "idle")
+    (row,) = summary_table(study).rows
+    assert row["seeds"] == "2"
+    assert "±" not in "".join(row.values())
+    said = "4 runs repeat others and are left out: mechanism.bits made no difference between them."
+    assert said in " ".join(out.split())
+    (sentence,) = verdict_of(study)
+    assert sentence.endswith("(2 seeds); there is nothing to compare it with.")
+    assert f"skellam with {row['bits']} bits has" in sentence
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_seeds_of_settings_without_effect_join_one_group(bits: int, tmp_path: Path) -> None:
+    """Other seeds with a setting that has no effect are further seeds of the same group."""
+    for seeds, asked in (((0, 1), 1), ((2, 3), bits)):
+        write_study(tmp_path, ("one_bit",), seeds=seeds, rounds=2, settings=({"mechanism.bits": asked},))
+    study = Study.load(tmp_path)
+    assert (study.varying, study.repeated) == ((), "")
+    assert [row["seeds"] for row in summary_table(study).rows] == ["4"]
+
+
+def test_levels_of_one_width_are_settings_of_their_own(tmp_path: Path) -> None:
+    """Nine and sixteen levels both take four bits, and are two mechanisms."""
+    for levels, seed in itertools.product((9, 16), range(3)):
+        mechanism = pq.design("rqm", epsilon=1.0, levels=levels)
+        setting = {"mechanism.bits": None, "mechanism.levels": levels}
+        write_run(tmp_path, "rqm", mechanism, 1.0, seed, 2, setting)
+    study = Study.load(tmp_path)
+    assert study.varying == ("mechanism.levels",)
+    assert [(row["bits"], row["seeds"]) for row in summary_table(study).rows] == [("4", "3"), ("4", "3")]
 
 
 def test_runs_without_a_panel_are_other_runs(tmp_path: Path) -> None:

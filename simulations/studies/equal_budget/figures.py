@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from scipy.stats import t as student
 
 from fl_privquant.cli.plots import colour_of, pyplot
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit, View, ViewKind
 from simulations.config import CENTRAL
 from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values, look_of
 from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, series_of
@@ -23,7 +23,7 @@ _LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
 _PER_CENT = round(100.0 * (ALLOWED - 1.0), 6)
 _HATCHES = ("", "//", "..", "\\\\")
 
-_HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
+_HEADING = PrivacyStatement.heading(Unit.TOTAL, StatedView(ViewKind.AGGREGATE))
 
 
 def _secure_sum(read: ReadTable) -> Any:
@@ -127,7 +127,7 @@ def _local_training(read: ReadTable) -> Any:
             draw_curve(top, x, rows, "accuracy", str(mechanism))
             draw_curve(bottom, x, rows, "mean_squared_error", str(mechanism))
         top.set(title={"digits": "digits, 650 coordinates", "mnist": "MNIST, 7850 coordinates"}[task])
-        bottom.set(yscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, "aggregate of 100"))
+        bottom.set(yscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, View(100).stated))
         label_values(bottom, set(table.run_epsilon))
     axes[0, 0].set_ylabel(INTERVAL)
     axes[1, 0].set_ylabel(ERROR)

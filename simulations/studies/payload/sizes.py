@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import sem
 
 import fl_privquant as pq
-from fl_privquant.accounting import PrivacyStatement, Unit
+from fl_privquant.accounting import PrivacyStatement, StatedView, Unit, ViewKind
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import clipped_moments, kept_moments
@@ -50,7 +50,7 @@ _MOST_BITS, _CLIENTS = 3, 100
 # as give their mean a relative deviation of _PRECISION.
 _PRECISION, _FEWEST_ROUNDS, _MOST_MEASURED = 0.014, 3, 150
 _TARGET = pq.Target(epsilon=4.0, rounds=50, num_clients=_CLIENTS, delta=1e-5)
-_BUDGET = PrivacyStatement(_TARGET.epsilon, _TARGET.delta, Unit.TOTAL, "aggregate")
+_BUDGET = PrivacyStatement(_TARGET.epsilon, _TARGET.delta, Unit.TOTAL, StatedView(ViewKind.AGGREGATE))
 _NOTE = f"{_BUDGET.brief}, {_TARGET.rounds} rounds"
 
 

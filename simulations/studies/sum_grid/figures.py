@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.cli.plots import colour_of, pyplot
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
 from simulations.studies.study import Figure, ReadTable
 from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, grid_name
 from simulations.studies.sum_grid.numbers import computed_cells
@@ -63,7 +63,7 @@ def _legend(figure: Any) -> None:
             [],
             color="#777777",
             linestyle=style,
-            label=PrivacyStatement(run_epsilon, DELTA, Unit.TOTAL, "aggregate").brief,
+            label=PrivacyStatement(run_epsilon, DELTA, Unit.TOTAL, StatedView(ViewKind.AGGREGATE)).brief,
         )
         for run_epsilon, style in _STYLES.items()
     ]
