@@ -1,1 +1,1 @@
-"""A minimal PyTorch app: a small network that learns handwritten digits."""
+"""A minimal PyTorch app that learns handwritten digits, with a target for the whole run and secure aggregation."""
