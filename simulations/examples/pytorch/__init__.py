@@ -1,1 +1,1 @@
-"""A minimal PyTorch app that learns handwritten digits, with a target for the whole run and secure aggregation."""
+"""A small PyTorch app for handwritten digits: a target for the whole run, a plan, and secure aggregation."""
