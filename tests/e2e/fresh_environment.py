@@ -6,13 +6,14 @@ What is editable there is not seen from here; the package, the simulations and F
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
 
-__all__ = ["build_wheel", "create", "packages_of", "scripts_of"]
+__all__ = ["build_wheel", "create", "packages_of", "scripts_of", "variables"]
 
 ROOT = Path(__file__).parents[2]
 _FLOWER = ("flower-*", "flwr*")
@@ -39,6 +40,14 @@ def create(folder: Path, wheel: Path) -> None:
             copy = scripts_of(folder) / script.name
             copy.write_text(script.read_text().replace(f"#!{sys.executable}", f"#!{python}", 1))
             copy.chmod(0o755)
+
+
+def variables(programs: Path) -> dict[str, str]:
+    """The environment variables of a process that finds these programs, and not those that run the tests."""
+    own = str(Path(sys.executable).parent)
+    others = [each for each in os.environ["PATH"].split(os.pathsep) if each != own]
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return kept | {"PATH": os.pathsep.join([str(programs), *others])}
 
 
 def scripts_of(folder: Path) -> Path:

@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import fresh_environment
-from tests.made_once import made_once
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "simulations" / "examples" / "template"
@@ -67,19 +65,9 @@ def free_port(count: int = 1) -> int:
 
 
 def as_script(block: Block, ports: dict[str, str]) -> str:
-    """Shell lines as they stand, but for ports; make only says what it would do, which includes these tests."""
+    """Shell lines as they stand, but for ports; and make only says what it would do, such as these tests."""
     text = re.sub(r"^make ", f"make -n -C '{ROOT}' ", block.text, flags=re.M)
     return re.sub(r"\b\d{4}\b", lambda match: ports.get(match[0], match[0]), text)
-
-
-@pytest.fixture(scope="session")
-def fresh(run_folder: Path) -> Path:
-    """The programs of an environment with the wheel, which all workers of a run share."""
-
-    def make(folder: Path) -> None:
-        fresh_environment.create(folder / "environment", fresh_environment.build_wheel(folder))
-
-    return fresh_environment.scripts_of(made_once(run_folder / "fresh", make) / "environment")
 
 
 @contextlib.contextmanager
@@ -87,11 +75,7 @@ def environment(folder: Path, programs: Path) -> Iterator[dict[str, str]]:
     """The environment of a page. What Flower starts by itself, and leaves running, is stopped at the end."""
     port, home = str(free_port()), folder / "home"
     home.mkdir()
-    own = str(Path(sys.executable).parent)
-    others = [each for each in os.environ["PATH"].split(os.pathsep) if each != own]
-    values = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    values |= {
-        "PATH": os.pathsep.join([str(programs), *others]),
+    values = fresh_environment.variables(programs) | {
         "HOME": str(home),
         "FLWR_HOME": str(home / ".flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -141,9 +125,7 @@ def run(page: list[Block], folder: Path, programs: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", PAGES[:-1], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.stem)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path, fresh: Path) -> None:
     printed = run(blocks(page.read_text(encoding="utf-8")), tmp_path, fresh)
     if page.stem == "deployment":
