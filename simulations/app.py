@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
+from hydra.utils import instantiate
 
 from fl_privquant.flower import (
     CheckpointStrategy,
@@ -104,18 +105,14 @@ def main(grid: Grid, context: Context) -> None:
 
 def _aggregating(config: FederationConfig, draws: bool) -> Strategy:
     """The strategy that aggregates; it draws the clients itself, or would ask all of them."""
-    sampling: dict[str, Any] = {
-        "fraction_train": config.fraction if draws else 1.0,
-        "fraction_evaluate": 0.0,
-        "min_train_nodes": 1,
-        "min_evaluate_nodes": 1,
-        "min_available_nodes": config.num_clients,
-    }
-    rate = config.server_learning_rate
+    sampling = config.drawing(draws)
+    if config.server_strategy:
+        return cast(Strategy, instantiate(config.server_strategy, **sampling))
+    rate, momentum = config.server_learning_rate, config.server_momentum
     if config.strategy == "fedavgm":
-        return FedAvgM(**sampling, server_learning_rate=rate, server_momentum=config.server_momentum)
+        return FedAvgM(**sampling, server_learning_rate=rate, server_momentum=momentum)
     if config.strategy == "fedadam":
-        return FedAdam(**sampling, eta=rate)
+        return FedAdam(**sampling, eta=rate, beta_1=momentum)
     if config.strategy == "fedprox":
         return FedProx(**sampling, proximal_mu=config.proximal)
     if config.strategy == "fedmedian":

@@ -49,6 +49,7 @@ _LATER_KEYS = (
     ("encoding", "keep"),
     ("encoding", "clip_scales"),
     ("federation", "optimizer"),
+    ("federation", "server_strategy"),
     ("engine", "client_gpus"),
 )
 _DIGITS = {TARGET: "simulations.tasks.TorchTask", "name": "digits", "data": "digits", "model": "softmax"}
@@ -93,9 +94,12 @@ class FederationConfig(Keys):
     strategy
         Flower strategy of the server: ``fedavg``, ``fedavgm``, ``fedadam``, ``fedprox`` or ``fedmedian``.
     server_learning_rate
-        Step of the server, for ``fedavgm`` and ``fedadam``.
+        Step of the server, for ``fedavg``, ``fedavgm`` and ``fedadam``.
     server_momentum
         Momentum of the server, for ``fedavgm`` and ``fedadam``.
+    server_strategy
+        Any other strategy (``_target_``, such as flwr.serverapp.strategy.FedYogi) and its options, in place
+        of the three keys above.
     local_epochs
         Passes over its examples that a client makes in a round.
     local_steps
@@ -121,6 +125,7 @@ class FederationConfig(Keys):
     strategy: Annotated[str, checks.one_of("fedavg", "fedavgm", "fedadam", "fedprox", "fedmedian")] = "fedavg"
     server_learning_rate: Annotated[float, checks.positive] = 1.0
     server_momentum: Annotated[float, checks.number_in("[0, 1)")] = 0.9
+    server_strategy: Mapping[str, Any] = field(default_factory=dict)
     local_epochs: Annotated[int, at_least(1)] = 1
     local_steps: Annotated[int | None, at_least(1)] = None
     batch_size: Annotated[int, at_least(1)] = 32
@@ -132,11 +137,22 @@ class FederationConfig(Keys):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "optimizer", self._checked_optimizer())
+        object.__setattr__(self, "server_strategy", self._checked_server_strategy())
+
+    def drawing(self, by_strategy: bool) -> dict[str, Any]:
+        """Arguments of the strategy that say whom it asks: a fraction, or all if the sampling draws."""
+        return {
+            "fraction_train": self.fraction if by_strategy else 1.0,
+            "fraction_evaluate": 0.0,
+            "min_train_nodes": 1,
+            "min_evaluate_nodes": 1,
+            "min_available_nodes": self.num_clients,
+        }
 
     def _checked_optimizer(self) -> dict[str, Any]:
         """The optimizer and its options, if it takes them; nothing for our own SGD."""
         group = "federation.optimizer"
-        options = {key: value for key, value in self.optimizer.items() if value is not None}
+        options = _without_nulls(self.optimizer)
         if not options:
             return {}
         checked(group, options, given=("params", "lr"))
@@ -145,6 +161,24 @@ class FederationConfig(Keys):
                 f"federation.momentum: {self.momentum}, but {options[TARGET]} has no momentum; set it to 0"
             )
         return options
+
+    def _checked_server_strategy(self) -> dict[str, Any]:
+        """The strategy and its options, if it takes them; nothing if ``strategy`` names one of ours."""
+        options = _without_nulls(self.server_strategy)
+        if not options:
+            return {}
+        checked("federation.server_strategy", options, given=tuple(self.drawing(True)))
+        for key in ("strategy", "server_learning_rate", "server_momentum"):
+            if getattr(self, key) != getattr(type(self), key):
+                raise InvalidSpecError(
+                    f"federation.{key}: {getattr(self, key)}, but federation.server_strategy is "
+                    f"{options[TARGET]}, which takes its options from there; leave federation.{key} out"
+                )
+        return options
+
+
+def _without_nulls(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)

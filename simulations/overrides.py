@@ -18,7 +18,9 @@ from fl_privquant.errors import InvalidSpecError
 from simulations.keys.app_keys import FEDERATION_KEYS
 from simulations.keys.encodings import renamed_key
 
-CONF = Path(__file__).parents[1] / "conf"
+# Inside the package where that is installed, beside it in the repository.
+_INSTALLED_CONF = Path(__file__).parent / "conf"
+CONF = _INSTALLED_CONF if _INSTALLED_CONF.is_dir() else Path(__file__).parents[1] / "conf"
 """The configuration's directory."""
 
 

@@ -31,14 +31,13 @@ from fl_privquant.accounting import (
 )
 from fl_privquant.encoding import kept_norm, kept_of
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.exchange import needs_single_updates
 from fl_privquant.mechanisms.base import Mechanism
-from simulations.config import CENTRAL, RunConfig
+from simulations.config import CENTRAL, FederationConfig, RunConfig
+from simulations.targets import TARGET, located
 
 TRUSTED = StatedView(ViewKind.CENTRAL)
 """The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
-
-# Strategies that compare single updates, which a sum of codes does not give.
-_NEED_SINGLE_UPDATES = ("fedmedian",)
 
 
 def aggregation_of(config: RunConfig) -> Aggregation:
@@ -48,8 +47,16 @@ def aggregation_of(config: RunConfig) -> Aggregation:
         summed = SecureSum if secagg.masked else SimulatedSum
         return summed(secagg.corrupt_fraction, secagg.dropout_fraction, secagg.exact_sums)
     # An app is handed one reply for each client, as in plain Flower.
-    single = config.app is not None or config.federation.strategy in _NEED_SINGLE_UPDATES
+    single = config.app is not None or _compares_updates(config.federation)
     return PerClient() if single else SumOfCodes()
+
+
+def _compares_updates(federation: FederationConfig) -> bool:
+    """Whether the strategy compares single updates, which a sum of codes does not give."""
+    if not federation.server_strategy:
+        return federation.strategy == "fedmedian"
+    kind = located(f"federation.server_strategy.{TARGET}", federation.server_strategy[TARGET])
+    return isinstance(kind, type) and needs_single_updates(kind) is not None
 
 
 def target_of(config: RunConfig) -> Target | None:

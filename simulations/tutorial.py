@@ -16,8 +16,9 @@
 #
 # We begin with what a whole training run may cost a client, and let a *plan* follow from it. Then we look at the
 # mechanism inside, try to break it, train on Flower through secure aggregation, read what was spent, compare
-# mechanisms in a sweep, and open its report. `make tutorial` runs this page again; seeds are fixed so that it
-# comes out the same.
+# mechanisms in a sweep, and open its report. It runs in any folder, with what `make run` or
+# `pip install 'PATH_OF_THE_REPOSITORY[simulation]'` installs. `make tutorial` runs this page again; seeds are fixed
+# so that it comes out the same.
 
 # %%
 import dataclasses
@@ -133,8 +134,8 @@ for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
 # ## Train with the plan, through secure aggregation
 #
 # An ordinary Flower app. Two lines are ours: the client's mods and the server's strategy. `SecureAggregationMod` masks
-# what `PrivQuantMod` encodes, so that the server can open the sum of a round and no single update. `max_epsilon` is
-# a limit that the client sets for itself: it refuses mechanisms that lose more for one coordinate. The inline
+# what `PrivQuantMod` encodes, so that the server can open the sum of a round and no single update. The client sets
+# limits for itself: with those of the plan it refuses mechanisms that lose more for one coordinate. The inline
 # engine runs the app in this process; the same app runs on Ray and on a SuperLink.
 
 # %%
@@ -176,7 +177,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 private_client, plain_client = ClientApp(), ClientApp()
 # Without the seed the noise comes from the operating system, as protection needs; a seed is for pages like this.
-private_client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=4.0, seed=0)])(train)
+private_client.train(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits, seed=0)])(train)
 plain_client.train()(train)
 
 

@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, settings
 
 from fl_privquant.law.law import Law
 from tests import preloads
+from tests.e2e import fresh_environment
+from tests.made_once import made_once
 from tests.preloaded import Preloaded
 from tests.ray_cluster import RayCluster
 
@@ -152,6 +154,16 @@ def ray_cluster(shared_ray_cluster: RayCluster, run_folder: Path) -> Iterator[Ra
     """The Ray cluster for one test after the other: two would each wait for what the other one holds."""
     with shared_ray_cluster.alone(run_folder):
         yield shared_ray_cluster
+
+
+@pytest.fixture(scope="session")
+def fresh(run_folder: Path) -> Path:
+    """The programs of an environment with the wheel in it, which all workers of a run share."""
+
+    def make(folder: Path) -> None:
+        fresh_environment.create(folder / "environment", fresh_environment.build_wheel(folder))
+
+    return fresh_environment.scripts_of(made_once(run_folder / "fresh", make) / "environment")
 
 
 @pytest.fixture(scope="session")

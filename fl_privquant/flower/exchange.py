@@ -279,10 +279,13 @@ def check_wrapped(strategy: Strategy, aggregation: Aggregation, simulated: bool)
     if type(aggregation) is PerClient:
         return
     for wrapped in strategy_stack(strategy):
-        for kind in type(wrapped).__mro__:
-            if kind.__name__ in _NEED_SINGLE_UPDATES:
-                raise InvalidSpecError(
-                    f"strategy: {kind.__name__} compares single updates, which a sum does not show; use "
-                    f"one that needs only the mean, such as FedAvg, FedAvgM or FedAdam, or "
-                    f"aggregation=PerClient()"
-                )
+        if (name := needs_single_updates(type(wrapped))) is not None:
+            raise InvalidSpecError(
+                f"strategy: {name} compares single updates, which a sum does not show; use one that needs "
+                f"only the mean, such as FedAvg, FedAvgM or FedAdam, or aggregation=PerClient()"
+            )
+
+
+def needs_single_updates(kind: type) -> str | None:
+    """The name of the strategy among a class and its bases that compares single updates; None without one."""
+    return next((each.__name__ for each in kind.__mro__ if each.__name__ in _NEED_SINGLE_UPDATES), None)

@@ -1,1 +1,1 @@
-"""Flower apps to copy: ordinary ones, with PrivQuant in one line of the client and one of the server."""
+"""Flower apps to copy: ordinary ones, with one line of PrivQuant on each side."""

@@ -38,8 +38,12 @@ def run_all(preloaded, folder):
     # Flower looks at every file below the folder of an app, and an environment has tens of thousands.
     not_tracked = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "outputs")
     repository = shutil.copytree(ROOT, folder / "repository", ignore=not_tracked)
+    privacy = repository / "simulations" / "examples" / "pytorch" / "privacy.py"
+    planned, fewer = "rounds=10, num_clients=50", f"rounds=1, num_clients={CLIENTS}"
+    assert planned in privacy.read_text()
+    privacy.write_text(privacy.read_text().replace(planned, fewer))
     with Superlink(folder / "superlink", nodes, preloaded) as superlink, ThreadPoolExecutor() as threads:
-        example = threads.submit(superlink.submit, repository, {"num-rounds": 1})
+        example = threads.submit(superlink.submit, repository)
         ended = [threads.submit(superlink.run, *app, folder / name) for name, app in apps.items()]
         (folder / "printed").write_text(example.result())
         for each in ended:

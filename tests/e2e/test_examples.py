@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,6 @@ pytest.importorskip("sklearn")
 
 CONFIG = {"epsilon": 4.0, "bits": 2, "local-epochs": 5}
 EXAMPLES = {
-    "pytorch": {"num-rounds": 8, "clip": 0.1, "learning-rate": 0.5},
     "scikit_learn": {"num-rounds": 4, "clip": 0.2, "learning-rate": 0.05},
     "fine_tuning": {"num-rounds": 4, "clip": 0.2, "learning-rate": 0.5},
 }
@@ -33,6 +34,23 @@ def test_an_example_runs_and_learns(name):
     result = InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
     # Chance is 0.1; both reach more than 0.8 with this many clients and this much noise.
     assert result.state["metrics"]["accuracy"] > 0.6
+
+
+def test_the_app_of_the_top_folder_keeps_to_its_target(caplog):
+    """The README's path, with the settings that `flwr run` takes: a target, a plan, and secure sums."""
+    pytest.importorskip("torch")
+    from simulations.examples.pytorch.privacy import target
+
+    app = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    federation = Federation(target.num_clients, app["config"])
+    apps = app["components"]
+    logging.getLogger("flwr").propagate = True
+    result = InlineEngine().run(apps["serverapp"], apps["clientapp"], federation)
+    # Chance is 0.1; six runs with secure randomness reached 0.83 to 0.86.
+    assert result.state["metrics"]["accuracy"] > 0.7
+    totals = [record.message for record in caplog.records if "PrivQuant: client total" in record.message]
+    (seen,) = [line for line in totals if "aggregate view of 45" in line]
+    assert float(re.search(r"ε = ([\d.]+), δ = 1e-05", seen)[1]) <= target.epsilon == 8.0
 
 
 def test_the_examples_add_two_lines():
@@ -81,7 +99,7 @@ import my_app.task
 
 assert my_app.task.__file__.startswith({str(copy)!r})
 apps = [{app["components"]["serverapp"]!r}, {app["components"]["clientapp"]!r}]
-result = InlineEngine().run(*apps, Federation(5, {app["config"]!r}))
+result = InlineEngine().run(*apps, Federation(20, {app["config"]!r}))
 print(result.state["metrics"]["accuracy"])
 """
     paths = os.pathsep.join([str(copy), str(ROOT)])
@@ -94,7 +112,8 @@ print(result.state["metrics"]["accuracy"])
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) > 0.8
+    # Chance is 0.5; six runs with secure randomness reached 0.88 to 0.96.
+    assert float(done.stdout) > 0.7
     code = [path.read_text() for path in sorted(copy.rglob("*.py"))]
     assert not any("simulations" in text for text in code)
 

@@ -1,25 +1,36 @@
-"""Every command and code block of the README and documentation runs as it stands, in its page's order."""
+"""Every command and code block of the README and the guides runs as it stands, in its page's order.
+
+Each page runs in an empty folder, in an environment with nothing but the wheel and its dependencies
+(:mod:`tests.e2e.fresh_environment`). Only ports are others than on the page, as tests run side by side.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
+import socket
 import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.preloaded import Preloaded
+from tests.e2e import fresh_environment
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").glob("*.md"))]
+TEMPLATE = ROOT / "simulations" / "examples" / "template"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").glob("*.md")), TEMPLATE / "README.md"]
 NOT_RUN = "<!-- not run in tests: "
 _FENCE = re.compile(
     r"^(?P<why><!-- not run in tests: .+? -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
+# The SuperLink's port on the pages, and the first of those of its SuperNodes.
+_SUPERLINK, _SUPERNODES, _NODES = "8000", "9094", 4
 
 
 @dataclass(frozen=True)
@@ -42,41 +53,90 @@ def blocks(text: str) -> list[Block]:
     ]
 
 
-def as_script(block: Block) -> str:
-    """Shell lines as they stand, but that make only says what it would do: it would run these tests again."""
-    return re.sub(r"^make ", f"make -n -C '{ROOT}' ", block.text, flags=re.M)
+def free_port(count: int = 1) -> int:
+    """The first of some ports in a row that nobody listens on now."""
+    while True:
+        with contextlib.ExitStack() as held:
+            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for port in range(first + 1, first + count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+                return int(first)
 
 
-def environment(programs: Preloaded) -> dict[str, str]:
-    folders = [str(programs.path), str(Path(sys.executable).parent), os.environ["PATH"]]
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PATH": os.pathsep.join(folders), "PYTHONPATH": os.pathsep.join(paths)}
+def as_script(block: Block, ports: dict[str, str]) -> str:
+    """Shell lines as they stand, but for ports; and make only says what it would do, such as these tests."""
+    text = re.sub(r"^make ", f"make -n -C '{ROOT}' ", block.text, flags=re.M)
+    return re.sub(r"\b\d{4}\b", lambda match: ports.get(match[0], match[0]), text)
 
 
-def run(page: list[Block], folder: Path, programs: Preloaded) -> None:
-    """Python blocks of a page share their names, shell blocks their folder."""
+@contextlib.contextmanager
+def environment(folder: Path, programs: Path) -> Iterator[dict[str, str]]:
+    """The environment of a page. What Flower starts by itself, and leaves running, is stopped at the end."""
+    port, home = str(free_port()), folder / "home"
+    home.mkdir()
+    values = fresh_environment.variables(programs) | {
+        "HOME": str(home),
+        "FLWR_HOME": str(home / ".flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
+    }
+    try:
+        yield values
+    finally:
+        shown = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout
+        for line in shown.splitlines():
+            if "flower-superlink" in line and f"--port {port}" in line:
+                os.kill(int(line.split()[0]), signal.SIGTERM)
+
+
+def run(page: list[Block], folder: Path, programs: Path) -> str:
+    """Run the blocks of a page: Python blocks share names, shell blocks a folder. Returns what they print."""
+    ports = {_SUPERLINK: str(free_port()), _SUPERNODES: str(free_port(_NODES))}
     scripts = [
-        (block.language, block.text if block.language == "python" else as_script(block))
+        (block.language, block.text if block.language == "python" else as_script(block, ports))
         for block in page
         if not block.why_not
     ]
-    if not scripts:
-        return
-    done = subprocess.run(
-        [programs.python, "-m", "tests.e2e.page_blocks"],
-        input=json.dumps(scripts),
-        cwd=folder,
-        env=environment(programs),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    with environment(folder, programs) as values:
+        runner = (Path(__file__).parent / "page_blocks.py").read_text()
+        process = subprocess.Popen(
+            [programs / "python", "-c", runner],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+            env=values,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            printed, _ = process.communicate(json.dumps(scripts), timeout=900)
+        finally:
+            # Whatever the page has started, and not stopped.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    logs = "\n".join(f"--- {log}\n{log.read_text()[-2000:]}" for log in sorted(work.glob("*.log")))
+    assert process.returncode == 0, f"{printed[-5000:]}\n{logs}"
+    return printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_shows_runs(page: Path, tmp_path: Path, preloaded: Preloaded) -> None:
-    run(blocks(page.read_text(encoding="utf-8")), tmp_path, preloaded)
+@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.stem)
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path, fresh: Path) -> None:
+    printed = run(blocks(page.read_text(encoding="utf-8")), tmp_path, fresh)
+    if page.stem == "deployment":
+        assert f"PrivQuant: round 1, {_NODES} usable updates, 0 failed" in printed
+
+
+@pytest.mark.slow
+def test_what_the_template_shows_runs_in_a_copy_of_it(tmp_path: Path, fresh: Path) -> None:
+    shutil.copytree(TEMPLATE, tmp_path / "work", ignore=shutil.ignore_patterns("__pycache__"))
+    printed = run(blocks((TEMPLATE / "README.md").read_text(encoding="utf-8")), tmp_path, fresh)
+    assert "PrivQuant: round 5, 20 usable updates, 0 failed" in printed
 
 
 def test_every_block_has_a_language_that_is_run() -> None:
@@ -93,10 +153,13 @@ def test_blocks_that_are_not_run_are_shell_that_can_be_read() -> None:
         subprocess.run(["bash", "-n", "-c", block.text], check=True)
 
 
-def test_a_block_that_fails_is_noticed(tmp_path: Path, preloaded: Preloaded) -> None:
-    for text in ("```sh\nfl-privquant no-such-command\n```\n", "```python\nassert False\n```\n"):
-        with pytest.raises(AssertionError, match="says"):
-            run(blocks(text), tmp_path, preloaded)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", ["```sh\nfl-privquant no-such-command\n```\n", "```python\nassert False\n```\n"]
+)
+def test_a_block_that_fails_is_noticed(text: str, tmp_path: Path, fresh: Path) -> None:
+    with pytest.raises(AssertionError, match="says"):
+        run(blocks(text), tmp_path, fresh)
 
 
 def test_the_readme_is_short() -> None:

@@ -1,1 +1,1 @@
-"""A minimal PyTorch app: a small network that learns handwritten digits."""
+"""A small PyTorch app for handwritten digits: a target for the whole run, a plan, and secure aggregation."""

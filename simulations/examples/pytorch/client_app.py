@@ -5,15 +5,18 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_privquant.flower import PrivQuantMod
-from simulations.examples.pytorch.task import load_data, make_model, train_model
+from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
+from simulations.examples.pytorch.privacy import plan
 
 app = ClientApp()
 
 
-@app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
+@app.train(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
+    # A SuperNode starts a process for each message. Those that only agree on masks need no PyTorch.
+    from simulations.examples.pytorch.task import load_data, make_model, train_model
+
     model = make_model()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     partition, num_partitions = context.node_config["partition-id"], context.node_config["num-partitions"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg
 
-import fl_privquant as pq
 from fl_privquant.flower import PrivQuantStrategy
+from simulations.examples.pytorch.privacy import plan, target
 from simulations.examples.pytorch.task import accuracy, make_model
 
 app = ServerApp()
@@ -17,20 +17,15 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and keep the model and its accuracy."""
-    config = context.run_config
-    strategy: Strategy = FedAvg(fraction_evaluate=0.0)
-    mechanism = pq.design("optm", epsilon=float(config["epsilon"]), bits=int(config["bits"]))
-    strategy = PrivQuantStrategy(strategy, mechanism, clip=float(config["clip"]))  # PrivQuant
+    # The server evaluates by itself: what clients would evaluate on their data is not private.
+    strategy = FedAvg(min_available_nodes=target.num_clients, fraction_evaluate=0.0)
+    private = PrivQuantStrategy(strategy, plan)  # PrivQuant
 
     torch.manual_seed(0)
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord(make_model().state_dict()),
-        num_rounds=int(config["num-rounds"]),
-        evaluate_fn=evaluate,
-    )
+    initial = ArrayRecord(make_model().state_dict())
+    result = private.start(grid, initial, num_rounds=target.rounds, evaluate_fn=evaluate)
     context.state["arrays"] = result.arrays
-    context.state["metrics"] = result.evaluate_metrics_serverapp[int(config["num-rounds"])]
+    context.state["metrics"] = result.evaluate_metrics_serverapp[target.rounds]
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

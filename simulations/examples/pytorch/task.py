@@ -10,8 +10,8 @@ _TEST_EVERY = 5
 
 
 def make_model() -> nn.Module:
-    """A network for images of 8 x 8."""
-    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    """Softmax regression for images of 8 x 8: 650 parameters."""
+    return nn.Linear(64, 10)
 
 
 def load_data(partition: int, num_partitions: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
+from my_app.privacy import plan
 from my_app.task import load_data, train
 
 app = ClientApp()
 
 
-@app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: this client's own limit
+@app.train(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
 def train_client(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     model = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}

@@ -7,8 +7,8 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-import fl_privquant as pq
 from fl_privquant.flower import PrivQuantStrategy
+from my_app.privacy import plan, target
 from my_app.task import initial_model, load_test_data, predict
 
 app = ServerApp()
@@ -17,14 +17,13 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and keep the model and its accuracy."""
-    config = context.run_config
-    mechanism = pq.design("optm", epsilon=float(config["epsilon"]), bits=int(config["bits"]))
-    strategy = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, clip=float(config["clip"]))
-    rounds = int(config["num-rounds"])
+    # The server evaluates by itself: what clients would evaluate on their data is not private.
+    strategy = FedAvg(min_available_nodes=target.num_clients, fraction_evaluate=0.0)
+    private = PrivQuantStrategy(strategy, plan)  # PrivQuant
     initial = ArrayRecord({name: Array(array) for name, array in initial_model().items()})
-    result = strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=evaluate)
+    result = private.start(grid, initial, num_rounds=target.rounds, evaluate_fn=evaluate)
     context.state["arrays"] = result.arrays
-    context.state["metrics"] = result.evaluate_metrics_serverapp[rounds]
+    context.state["metrics"] = result.evaluate_metrics_serverapp[target.rounds]
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
