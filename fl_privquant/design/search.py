@@ -221,13 +221,12 @@ class BinSearch:
                 continue
             codes = np.rint(fractions * largest).astype(np.int64)
             if self.typical is None:
-                upper = _separate(codes[self.levels // 2 :], largest)
-                lower = largest - upper[::-1]
-                codes = np.concatenate([lower[: self.levels // 2], upper])
+                upper = _separate(codes[-(self.levels // 2) :], largest // 2 + 1, largest)
+                centre = [largest // 2] if self.levels % 2 else []
+                codes = np.concatenate([largest - upper[::-1], np.array(centre, dtype=np.int64), upper])
             else:
-                codes = _separate(codes, largest)
-            if codes[0] == 0 and np.all(np.diff(codes) > 0):
-                shapes.add(tuple(codes.tolist()))
+                codes = _separate(codes, 0, largest)
+            shapes.add(tuple((codes // math.gcd(*codes.tolist())).tolist()))
         return sorted(shapes)
 
     def _neighbours(self, shape: tuple[int, ...], max_code: int) -> Iterator[tuple[int, ...]]:
@@ -334,10 +333,15 @@ def _values(shape: tuple[int, ...], edges: Floats) -> Floats:
     return np.asarray(-edges[0] + edges.sum() * np.array(shape) / shape[-1])
 
 
-def _separate(codes: Ints, largest: int) -> Ints:
-    """Increasing codes up to ``largest``: collisions are pushed down from the top."""
-    separated = codes.copy()
-    separated[-1] = largest
-    for i in range(codes.size - 2, -1, -1):
-        separated[i] = min(separated[i], separated[i + 1] - 1)
-    return separated
+def _separate(codes: Ints, first: int, last: int) -> Ints:
+    """Increasing codes from ``first`` to ``last``, each near the one given: collisions move both ways.
+
+    >>> _separate(np.array([4, 4, 4, 9]), 4, 9)
+    array([4, 5, 6, 9])
+    """
+    ranks = np.arange(codes.size)
+    # Codes increase strictly where these do not decrease.
+    offsets = np.clip(codes - ranks, first, last - ranks[-1])
+    highest = np.maximum.accumulate(offsets)
+    lowest = np.minimum.accumulate(offsets[::-1])[::-1]
+    return np.asarray((highest + lowest) // 2 + ranks)
