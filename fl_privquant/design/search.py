@@ -2,7 +2,7 @@
 
 For given values a linear program finds the best law. For the free family it also gives the gradient of its
 optimum in the values, and L-BFGS searches for the best values. Other families use Nelder-Mead; with many
-levels it searches over two numbers only, the outermost value and an exponent that bends an even spacing.
+levels the search is over two numbers only, the outermost value and an exponent that bends an even spacing.
 Symmetric densities get symmetric values. Everything is deterministic.
 
 A shape is a vector of fractions from 0 to 1, and ``edges`` are the absolute values of the outermost values:
@@ -37,8 +37,8 @@ _LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
 _MANY_SHAPES, _FINALISTS = 12, 4
 # The least relative gain for which an integer move is made.
 _GAIN = 1e-5
-# Without a gradient, values of more levels than this are described by two numbers: scale and bend.
-_FEW_LEVELS = 5
+# Values of more levels than this are described by two numbers: scale and bend. Without a gradient, and with one.
+_FEW_LEVELS, _FEW_LEVELS_WITH_GRADIENT = 5, 64
 # Searches begin at this multiple of the least outermost value.
 _START_BEYOND = 1.12
 
@@ -109,11 +109,11 @@ class BinSearch:
                     shapes.sort(key=lambda shape: float(np.abs(_values(shape, edges) - values).max()))
                     shapes = shapes[:_FINALISTS]
                 worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
-                finalists = _FINALISTS if self.has_gradient else 1
+                finalists = _FINALISTS if self.has_gradient and not self._bent else 1
                 shapes = sorted(shapes, key=lambda shape: worth[shape])[:finalists]
             scaled = [(shape, *self._search_edges(shape, edges)) for shape in shapes]
             shape, edges, worth_found = min(scaled, key=lambda entry: entry[2])
-            if self.has_gradient:
+            if self.has_gradient and not self._bent:
                 shape, edges = self._climb(shape, edges, worth_found, max_code)
             return Codebook(np.array(shape), float(edges.sum()) / shape[-1], -float(edges[0]))
 
@@ -191,7 +191,8 @@ class BinSearch:
 
     @property
     def _bent(self) -> bool:
-        return not self.has_gradient and self.typical is None and self.levels > _FEW_LEVELS
+        few = _FEW_LEVELS_WITH_GRADIENT if self.has_gradient else _FEW_LEVELS
+        return self.typical is None and self.levels > few
 
     def _symmetric_shapes(self, max_code: int) -> list[tuple[int, ...]] | None:
         """All symmetric integer shapes, or None if there are too many to try."""

@@ -40,7 +40,7 @@ from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
 # The search begins slightly beyond the least outermost value, at which only two values are feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
-_SEARCH_KNOTS = 17
+_MOST_LEVELS = {"free": 256, "paired": 32, "independent": 32}
 # Intervals between the knots of the program for the law on the values found, per epsilon.
 _KNOTS, _METRIC_KNOTS = 32, 200
 # The most numbers in the rows of that program, and from how many on interior points are faster under a metric.
@@ -95,6 +95,13 @@ class OptmSpec(LeastErrorSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        most = _MOST_LEVELS[self.family]
+        if self.levels > most:
+            remedy = "more hardly lower the error" if self.family == "free" else "or use family='free'"
+            raise InvalidSpecError(
+                f"levels: {self.levels} is above {most}, the most with family={self.family!r}, whose linear "
+                f"programs would take many minutes and gigabytes; lower levels or bits, {remedy}"
+            )
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
                 f"constraints: constraint2 goes with family='independent', not {self.family!r}"
@@ -169,7 +176,7 @@ def _grid(spec: OptmSpec) -> Floats:
     """The knots while values are searched; with metric "l2-grid" they are the grid itself."""
     if spec.metric == "l2-grid":
         return np.linspace(-1.0, 1.0, spec.num_knots or _GRID_KNOTS)
-    return np.linspace(-1.0, 1.0, _SEARCH_KNOTS)
+    return np.linspace(-1.0, 1.0, 2 * round(float(np.clip(4.0 * spec.epsilon, 8.0, 32.0))) + 1)
 
 
 def _search(spec: OptmSpec) -> Codebook:
