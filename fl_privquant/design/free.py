@@ -9,6 +9,14 @@ lo_i (the *floor*) of each output:
 Between knots the law interpolates, which keeps it unbiased and no less private. With more and more knots the
 optimum becomes that over every unbiased epsilon-DP mechanism with these outputs.
 
+Given the floors, the best row is known for every input, so that no knot must be guessed. Lay the largest
+excesses (e^epsilon - 1) lo_i side by side, in the order of the values. A row is its floors and excesses of mass
+R = 1 - sum_i lo_i in all, and the best one with mean x takes an interval of length R of this line: any other
+choice with the same mass and mean has less inside the interval and more on both sides of it, hence a larger
+expectation of every convex function. As the interval moves, row and mean are linear in its position until one
+of its ends passes from one output to the next. These are the only inputs at which the law bends, 2 m at most
+(:func:`concentrated_law`). So the program's knots only decide how good its floors are.
+
 Under a metric (:mod:`fl_privquant.design.metric`) the bounds are between the rows of two knots instead:
 P[k, i] <= bound(k, k') P[k', i].
 """
@@ -41,13 +49,19 @@ class FreeOptimum:
     objective: float
     _family: FreeFamily
     _values: Floats
+    _floors: Floats
     _rows: Floats
     _prices: Floats
 
     @cached_property
     def law(self) -> Law:
-        """The best law: the solution's rows at the knots, and between them interpolated."""
+        """The best law that is linear between the knots."""
         return Law.from_knots(self._values, self._family.knots, np.maximum(self._rows, 0.0))
+
+    @cached_property
+    def concentrated(self) -> Law:
+        """The best law with the same floors, which bends where it should; its error is at most that of law."""
+        return concentrated_law(self._values, self._family.epsilon, np.maximum(self._floors, 0.0))
 
     @cached_property
     def gradient(self) -> Floats:
@@ -107,6 +121,36 @@ def place_knots(values: Floats, count: int) -> Floats:
     return np.asarray(points[wide])
 
 
+def concentrated_law(values: Floats, epsilon: float, floors: Floats) -> Law:
+    """The best unbiased law with these (m,) values whose rows are between the floors and e^epsilon times them.
+
+    >>> law = concentrated_law(np.array([-2.0, 0.0, 2.0]), math.log(3.0), np.array([0.25, 0.0, 0.25]))
+    >>> law.starts, law.start_rows[0]
+    (array([-1.]), array([0.75, 0.  , 0.25]))
+    """
+    mass = 1.0 - float(floors.sum())
+    # No row has more than all of the mass in one excess.
+    widths = np.minimum(math.expm1(epsilon) * floors, mass)
+    bounds = np.concatenate([[0.0], np.cumsum(widths)])
+    moments = np.concatenate([[0.0], np.cumsum(widths * values)])
+    last = bounds[-1] - mass
+
+    def means(starts: Floats) -> Floats:
+        taken = np.interp(starts + mass, bounds, moments) - np.interp(starts, bounds, moments)
+        return np.asarray(floors @ values + taken)
+
+    bends = np.unique(np.clip(np.concatenate([bounds, bounds - mass]), 0.0, last))
+    inputs = means(bends)
+    ends = np.interp([-1.0, 1.0], inputs, bends)
+    inner = np.abs(inputs) < 1.0 - _LEAST_PIECE
+    groups = np.cumsum(np.diff(inputs[inner], prepend=-1.0) > _LEAST_PIECE)
+    centres = np.bincount(groups, bends[inner]) / np.maximum(np.bincount(groups), 1)
+    starts = np.concatenate([ends[:1], centres[np.unique(groups)], ends[1:]])
+    knots = np.concatenate([[-1.0], means(starts[1:-1]), [1.0]])
+    taken = np.minimum(bounds[1:], (starts + mass)[:, None]) - np.maximum(bounds[:-1], starts[:, None])
+    return Law.from_knots(values, knots, floors + np.maximum(taken, 0.0))
+
+
 def design_free(
     values: Floats,
     epsilon: float,
@@ -115,14 +159,16 @@ def design_free(
     knots: Floats,
     method: Method = "simplex",
     metric: str = "none",
+    room: float = 0.0,
 ) -> FreeOptimum:
     """The best unbiased law with these (m,) increasing output values, at ``epsilon`` in the local view.
 
     For inputs of that density, ``power`` 1 minimises the mean absolute error, 2 the mean squared error. Knots
     increase from -1 to 1, symmetric around 0 if values and density are. Of the methods, "ipm" is faster from
-    some 32 levels on. The metric is one of :data:`~fl_privquant.design.metric.METRICS`.
+    some 32 levels on. The metric is one of :data:`~fl_privquant.design.metric.METRICS`; its bounds on
+    probabilities are kept with ``room`` to spare, for their rounding.
     """
-    return FreeFamily(epsilon, density, power, knots, method, metric).best(values)
+    return FreeFamily(epsilon, density, power, knots, method, metric, room).best(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +181,7 @@ class FreeFamily:
     knots: Floats
     method: Method = "simplex"
     metric: str = "none"
+    room: float = 0.0
     _programs: dict[tuple[int, bool], _Program] = field(default_factory=dict, init=False)
 
     def best(self, values: Floats) -> FreeOptimum:
@@ -143,12 +190,13 @@ class FreeFamily:
         symmetric = is_symmetric(values, self.density)
         key = values.size, symmetric
         if key not in self._programs:
-            self._programs[key] = _Program(self.epsilon, self.knots, values.size, symmetric, self.metric)
+            self._programs[key] = _Program(self, values.size, symmetric)
         program = self._programs[key]
         solution = program.solve(values, self.costs(values), self.method)
-        rows = solution.x[program.floor_of] + solution.x[program.excess_of]
+        floors = solution.x[program.floor_of]
+        rows = floors + solution.x[program.excess_of]
         prices = _mean_prices(solution, program.mean_rows, self.knots.size, symmetric)
-        return FreeOptimum(solution.objective, self, values, rows, prices)
+        return FreeOptimum(solution.objective, self, values, floors, rows, prices)
 
     def costs(self, values: Floats) -> Floats:
         """(K, m) what each entry of the rows at the knots adds to the objective."""
@@ -162,7 +210,8 @@ class FreeFamily:
 class _Program:
     """The linear program for any values of one number, all symmetric or none."""
 
-    def __init__(self, epsilon: float, knots: Floats, levels: int, symmetric: bool, metric: str) -> None:
+    def __init__(self, family: FreeFamily, levels: int, symmetric: bool) -> None:
+        epsilon, knots, metric = family.epsilon, family.knots, family.metric
         self._program = program = LinearProgram()
         # Numbers of the variables, floors (m,) and excesses (K, m); mirror images share one.
         self.floor_of, self.excess_of = _numbering(knots, levels, symmetric)
@@ -187,7 +236,7 @@ class _Program:
                     seen.add(self.excess_of[k, i])
                     program.at_most([(int(self.excess_of[k, i]), 1.0), (int(self.floor_of[i]), -reach)], 0.0)
         if metric != "none":
-            _bound_ratios(program, metric, epsilon, knots, self.floor_of, self.excess_of)
+            _bound_ratios(program, family, self.floor_of, self.excess_of)
 
     def solve(self, values: Floats, costs: Floats, method: Method) -> Solution:
         """The optimum for these (m,) values and (K, m) costs."""
@@ -212,23 +261,18 @@ def _mean_prices(solution: Solution, mean_rows: dict[int, str], count: int, symm
 
 
 def _bound_ratios(
-    program: LinearProgram,
-    metric: str,
-    epsilon: float,
-    knots: Floats,
-    floor_of: NDArray[np.intp],
-    excess_of: NDArray[np.intp],
+    program: LinearProgram, family: FreeFamily, floor_of: NDArray[np.intp], excess_of: NDArray[np.intp]
 ) -> None:
     """Bound the rows of knots by each other. Floors are set to 0, so that the excesses are the rows."""
     for floor in set(floor_of.tolist()):
         program.bound(floor, 0.0, 0.0)
     seen: set[tuple[int, int]] = set()
-    for row, other, bound in ratio_bounds(metric, epsilon, knots):
+    for row, other, bound in ratio_bounds(family.metric, family.epsilon, family.knots):
         for pair in zip(excess_of[row].tolist(), excess_of[other].tolist(), strict=True):
             # Mirror images share their variables, so one bound serves both.
             if pair not in seen and pair[0] != pair[1]:
                 seen.add(pair)
-                program.at_most([(pair[0], 1.0), (pair[1], -bound)], 0.0)
+                program.at_most([(pair[0], 1.0), (pair[1], -bound)], -family.room)
 
 
 def _numbering(knots: Floats, levels: int, symmetric: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -2,7 +2,7 @@
 
 For given values a linear program finds the best law. For the free family it also gives the gradient of its
 optimum in the values, and L-BFGS searches for the best values. Other families use Nelder-Mead; with many
-levels it searches over two numbers only, the outermost value and an exponent that bends an even spacing.
+levels the search is over two numbers only, the outermost value and an exponent that bends an even spacing.
 Symmetric densities get symmetric values. Everything is deterministic.
 
 A shape is a vector of fractions from 0 to 1, and ``edges`` are the absolute values of the outermost values:
@@ -37,8 +37,8 @@ _LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
 _MANY_SHAPES, _FINALISTS = 12, 4
 # The least relative gain for which an integer move is made.
 _GAIN = 1e-5
-# Without a gradient, values of more levels than this are described by two numbers: scale and bend.
-_FEW_LEVELS = 5
+# Values of more levels than this are described by two numbers: scale and bend. Without a gradient, and with one.
+_FEW_LEVELS, _FEW_LEVELS_WITH_GRADIENT = 5, 64
 # Searches begin at this multiple of the least outermost value.
 _START_BEYOND = 1.12
 
@@ -109,11 +109,11 @@ class BinSearch:
                     shapes.sort(key=lambda shape: float(np.abs(_values(shape, edges) - values).max()))
                     shapes = shapes[:_FINALISTS]
                 worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
-                finalists = _FINALISTS if self.has_gradient else 1
+                finalists = _FINALISTS if self.has_gradient and not self._bent else 1
                 shapes = sorted(shapes, key=lambda shape: worth[shape])[:finalists]
             scaled = [(shape, *self._search_edges(shape, edges)) for shape in shapes]
             shape, edges, worth_found = min(scaled, key=lambda entry: entry[2])
-            if self.has_gradient:
+            if self.has_gradient and not self._bent:
                 shape, edges = self._climb(shape, edges, worth_found, max_code)
             return Codebook(np.array(shape), float(edges.sum()) / shape[-1], -float(edges[0]))
 
@@ -191,7 +191,8 @@ class BinSearch:
 
     @property
     def _bent(self) -> bool:
-        return not self.has_gradient and self.typical is None and self.levels > _FEW_LEVELS
+        few = _FEW_LEVELS_WITH_GRADIENT if self.has_gradient else _FEW_LEVELS
+        return self.typical is None and self.levels > few
 
     def _symmetric_shapes(self, max_code: int) -> list[tuple[int, ...]] | None:
         """All symmetric integer shapes, or None if there are too many to try."""
@@ -221,13 +222,12 @@ class BinSearch:
                 continue
             codes = np.rint(fractions * largest).astype(np.int64)
             if self.typical is None:
-                upper = _separate(codes[self.levels // 2 :], largest)
-                lower = largest - upper[::-1]
-                codes = np.concatenate([lower[: self.levels // 2], upper])
+                upper = _separate(codes[-(self.levels // 2) :], largest // 2 + 1, largest)
+                centre = [largest // 2] if self.levels % 2 else []
+                codes = np.concatenate([largest - upper[::-1], np.array(centre, dtype=np.int64), upper])
             else:
-                codes = _separate(codes, largest)
-            if codes[0] == 0 and np.all(np.diff(codes) > 0):
-                shapes.add(tuple(codes.tolist()))
+                codes = _separate(codes, 0, largest)
+            shapes.add(tuple((codes // math.gcd(*codes.tolist())).tolist()))
         return sorted(shapes)
 
     def _neighbours(self, shape: tuple[int, ...], max_code: int) -> Iterator[tuple[int, ...]]:
@@ -334,10 +334,15 @@ def _values(shape: tuple[int, ...], edges: Floats) -> Floats:
     return np.asarray(-edges[0] + edges.sum() * np.array(shape) / shape[-1])
 
 
-def _separate(codes: Ints, largest: int) -> Ints:
-    """Increasing codes up to ``largest``: collisions are pushed down from the top."""
-    separated = codes.copy()
-    separated[-1] = largest
-    for i in range(codes.size - 2, -1, -1):
-        separated[i] = min(separated[i], separated[i + 1] - 1)
-    return separated
+def _separate(codes: Ints, first: int, last: int) -> Ints:
+    """Increasing codes from ``first`` to ``last``, each near the one given: collisions move both ways.
+
+    >>> _separate(np.array([4, 4, 4, 9]), 4, 9)
+    array([4, 5, 6, 9])
+    """
+    ranks = np.arange(codes.size)
+    # Codes increase strictly where these do not decrease.
+    offsets = np.clip(codes - ranks, first, last - ranks[-1])
+    highest = np.maximum.accumulate(offsets)
+    lowest = np.minimum.accumulate(offsets[::-1])[::-1]
+    return np.asarray((highest + lowest) // 2 + ranks)

@@ -33,14 +33,21 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, PrivQua
 from fl_privquant.law.codebook import FINE_MAX_CODE, Codebook
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law
+from fl_privquant.law.table import TOTAL_WEIGHT
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.metric_table import certified_law
 from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
 # The search begins slightly beyond the least outermost value, at which only two values are feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
-_SEARCH_KNOTS = 17
-_INTERIOR_POINT_LEVELS = 24
+_MOST_LEVELS = {"free": 256, "paired": 32, "independent": 32}
+# Intervals between the knots of the program for the law on the values found, per epsilon.
+_KNOTS, _METRIC_KNOTS = 32, 200
+# The most numbers in the rows of that program, and from how many on interior points are faster under a metric.
+_MOST_ENTRIES, _INTERIOR_POINT_ENTRIES = 1 << 16, 1 << 12
+# Neighbouring rows of many are close, so that rounding to integers matters under a metric: by how many units,
+# in addition to one for each level, a weight may move; and by what share of epsilon laws may be designed below.
+_ROUNDED, _MOST_SLACK = 16, 1e-4
 # On a finer grid the loss between neighbours must be smaller, so that the outer values would lie further out.
 _GRID_KNOTS = 5
 # From this epsilon on, a search finds values and their law in the accuracy of linear programming solvers.
@@ -88,6 +95,13 @@ class OptmSpec(LeastErrorSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        most = _MOST_LEVELS[self.family]
+        if self.levels > most:
+            remedy = "more hardly lower the error" if self.family == "free" else "or use family='free'"
+            raise InvalidSpecError(
+                f"levels: {self.levels} is above {most}, the most with family={self.family!r}, whose linear "
+                f"programs would take many minutes and gigabytes; lower levels or bits, {remedy}"
+            )
         if self.constraints == "constraint2" and self.family != "independent":
             raise InvalidSpecError(
                 f"constraints: constraint2 goes with family='independent', not {self.family!r}"
@@ -133,10 +147,12 @@ def _designed(spec: OptmSpec) -> TableMechanism:
 
 def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
     if spec.family == "free":
-        count = spec.num_knots or int(np.clip(2 * spec.levels + 1, 33, 129))
-        method: Method = "ipm" if spec.levels > _INTERIOR_POINT_LEVELS else "simplex"
-        knots = _grid(spec) if spec.metric == "l2-grid" else place_knots(values, count)
-        return design_free(values, epsilon, spec.density, spec.power, knots, method, spec.metric).law
+        knots = _grid(spec) if spec.metric == "l2-grid" else place_knots(values, _num_knots(spec))
+        many = spec.metric != "none" and knots.size * spec.levels > _INTERIOR_POINT_ENTRIES
+        method: Method = "ipm" if many else "simplex"
+        room = (spec.levels + _ROUNDED) / TOTAL_WEIGHT if spec.metric == "l1" else 0.0
+        optimum = design_free(values, epsilon, spec.density, spec.power, knots, method, spec.metric, room)
+        return optimum.concentrated if spec.metric == "none" else optimum.law
     if spec.family == "paired":
         return design_paired(values, epsilon, spec.density, spec.power)
     if spec.constraints == "constraint2":
@@ -144,15 +160,28 @@ def _law(spec: OptmSpec, values: Floats, epsilon: float) -> Law:
     return design_independent(values, epsilon, spec.density, spec.power)[0]
 
 
+def _num_knots(spec: OptmSpec) -> int:
+    """How many knots the free family's program has, for a law within half a percent of the optimum.
+
+    Under metric "l1" a probability can grow by 1 + epsilon h / 2 between knots at distance h, instead of
+    e^(epsilon h / 2), so that the excess error is in proportion to epsilon h. With very many levels there are
+    fewer knots, as the program would take minutes.
+    """
+    per_epsilon, least = (_METRIC_KNOTS, 64) if spec.metric == "l1" else (_KNOTS, 32)
+    most = min(8 * per_epsilon, _MOST_ENTRIES // spec.levels)
+    return spec.num_knots or 2 * round(0.5 * float(np.clip(per_epsilon * spec.epsilon, least, most))) + 1
+
+
 def _grid(spec: OptmSpec) -> Floats:
     """The knots while values are searched; with metric "l2-grid" they are the grid itself."""
     if spec.metric == "l2-grid":
         return np.linspace(-1.0, 1.0, spec.num_knots or _GRID_KNOTS)
-    return np.linspace(-1.0, 1.0, _SEARCH_KNOTS)
+    return np.linspace(-1.0, 1.0, 2 * round(float(np.clip(4.0 * spec.epsilon, 8.0, 32.0))) + 1)
 
 
 def _search(spec: OptmSpec) -> Codebook:
-    least = least_metric_value(spec.metric, spec.epsilon, _grid(spec)) * _BEYOND_LEAST
+    room = 1.0 if spec.metric == "none" else 1.0 - _MOST_SLACK
+    least = least_metric_value(spec.metric, spec.epsilon * room, _grid(spec)) * _BEYOND_LEAST
     search = BinSearch(
         _evaluation(spec),
         spec.levels,
