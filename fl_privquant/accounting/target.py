@@ -11,7 +11,7 @@ import decimal
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fl_privquant import checks
@@ -102,6 +102,7 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        private_metrics: Mapping[str, tuple[float, float]] | None = None,
         **parameters: Any,
     ) -> Plan:
         """The encoding of a mechanism that has the least error among those that meet the target.
@@ -137,6 +138,9 @@ class Target:
         aggregation
             What the server sees. The default is a secure sum in which a tenth of the clients are corrupt and
             another tenth drop out.
+        private_metrics
+            Metrics that clients release with each update, through the mechanism: the range of each by name,
+            as for :class:`~fl_privquant.flower.PrivQuantStrategy`. Each is one more coordinate.
         parameters
             Further parameters of the mechanism's design.
 
@@ -146,6 +150,7 @@ class Target:
             No design of that mechanism meets the target or the error; the message says what would.
         """
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
+        planner = replace(planner, private_metrics=dict(private_metrics or {}))
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
         if most_error is not None or most_kilobytes is not None:
             return next(planner.joint(most_error, most_kilobytes))
@@ -229,6 +234,7 @@ class _Planner:
     clip: float | None
     aggregation: Aggregation
     parameters: Mapping[str, Any]
+    private_metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def joint(
         self,
@@ -252,9 +258,20 @@ class _Planner:
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
         """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
-        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
+        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / self._update_ratio(best)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
-        return Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
+        plan = Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
+        return replace(plan, private_metrics=self.private_metrics)
+
+    def _update_ratio(self, best: PlannedDesign) -> float:
+        """L2 clip over coordinate clip of the update alone, if the design's is for update and metrics."""
+        ratio, extra = best.norm_ratio or 1.0, len(self.private_metrics)
+        if ratio**2 <= extra:
+            raise InfeasibleDesignError(
+                f"private_metrics: {extra} of them, but an update of {counted(self.dimension, 'coordinate')} "
+                f"leaves room for {math.ceil(ratio**2) - 1}; leave some out"
+            )
+        return math.sqrt(ratio**2 - extra) if extra else ratio
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
         # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
@@ -269,10 +286,11 @@ class _Planner:
         The mechanism also chooses its coordinate clip, unless one is given.
         """
         target, aggregation = self.target, self.aggregation
+        extra = len(self.private_metrics)
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
             num_clients=target.num_clients,
-            dimension=kept_of(keep, self.dimension),
+            dimension=kept_of(keep, self.dimension) + extra,
             rounds=target.counted_rounds,
             epsilon=target.epsilon,
             delta=target.delta,
@@ -280,7 +298,9 @@ class _Planner:
             bits=max_bits,
             corrupt=aggregation.corrupt(target.num_clients),
             dropped=aggregation.lost(target.num_clients),
-            norms=NO_NORMS if self.clip is None else Norms(l2=bound / self.clip),
+            norms=NO_NORMS
+            if self.clip is None
+            else Norms(l2=math.hypot(bound / self.clip, math.sqrt(extra))),
             own_clips=self.clip is None,
             exact_sums=aggregation.sums_exactly,
             parameters=tuple(sorted(self.parameters.items())),
@@ -328,6 +348,8 @@ class Plan:
     local view."""
     max_bits: int | None = None
     """The ``max_bits`` for which :meth:`Target.plan` makes it; codes with integer noise may be wider."""
+    private_metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Metrics that clients release with each update: the range of each by name."""
 
     @classmethod
     def of(
@@ -439,9 +461,15 @@ class Plan:
                 f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
                 f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
+                *self._metrics_in_words,
                 self.verdict,
             ]
         )
+
+    @property
+    def _metrics_in_words(self) -> Iterator[str]:
+        for name, (low, high) in self.private_metrics.items():
+            yield f"Clients also release {name!r}, clipped to [{low:g}, {high:g}], through the mechanism."
 
     @property
     def _kept_words(self) -> str:

@@ -17,8 +17,8 @@ without bias to the share of clients for which the clip is wide enough, by which
 client's value, clipped to a range and scaled to [-clip, clip].
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
-of zeros, vote and metrics included: :meth:`UpdateCodec.encoded_nothing`. The payload has the same form and
-the same privacy as any other.
+of zeros, vote included, with the metrics that are known: :meth:`UpdateCodec.encoded_nothing`. The payload has
+the same form and the same privacy as any other.
 """
 
 from __future__ import annotations
@@ -211,11 +211,19 @@ class UpdateCodec:
             return EncodedUpdate(self, self._checked_arrays(new))
         return self._encoded(self.layout.difference(new, old), rng, threads, metrics)
 
-    def encoded_nothing(self, old: Arrays, rng: Randomness = None, threads: int = 1) -> EncodedUpdate:
+    def encoded_nothing(
+        self,
+        old: Arrays,
+        rng: Randomness = None,
+        threads: int = 1,
+        metrics: Mapping[str, Any] = NO_METRICS,
+    ) -> EncodedUpdate:
         """The encoded zeros that a client without a usable update sends, with metrics and vote."""
         if not self.carries_difference:
             return EncodedUpdate(self, old)
-        return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
+        vector = np.zeros(self.dimension, dtype=self.layout.dtype)
+        vector[self._metric_places] = self._metric_positions(metrics)
+        return self._drawn(vector, rng, threads)
 
     def prepared(self, update: Arrays) -> Array:
         """The input of the mechanism for an update, without metrics and vote. It is data, and not private."""
@@ -259,6 +267,11 @@ class UpdateCodec:
     def _metric_places(self) -> slice:
         first = self.kept
         return slice(first, first + len(self.private_metrics))
+
+    def _metric_positions(self, metrics: Mapping[str, Any]) -> Array:
+        return self.clip * np.array(
+            [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
+        )
 
     def _metric_values(self, positions: Array) -> dict[str, float]:
         return {
@@ -375,11 +388,10 @@ class UpdateCodec:
         prepared = self._prepared(vector)
         if self.num_extra:
             coordinates = np.asarray(prepared)
-            positions = [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
+            extra = self._metric_positions(metrics)
             if self.votes and self.clip_quantile is not None:
                 wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
-                positions.append(1.0 if wide_enough else -1.0)
-            extra = self.clip * np.array(positions)
+                extra = np.append(extra, self.clip if wide_enough else -self.clip)
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
         return self._drawn(prepared, rng, threads)
 

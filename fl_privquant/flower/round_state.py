@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from logging import INFO, WARNING
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.supercore import log
 from numpy.typing import NDArray
 
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.exchange import Decoded, Opened
-from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
+from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, RECORD_METRICS, Reply, Request
 from fl_privquant.flower.records import LeanRecords, made, values_of
 from fl_privquant.flower.remarks import failure_lines
 from fl_privquant.flower.wrapping import mean_reply
+
+# An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.
+_SURELY: Final = 3.0
 
 
 @dataclass
@@ -126,6 +132,21 @@ class RoundState:
             self._plain(received[node][0], opened.decoded[node], {name: own[name] for name in shared})
             for node, own in zip(opened.nodes, metrics, strict=True)
         ]
+
+    def log_share_failed(self, plain: list[Message], num_clients: int) -> None:
+        """Log how many of the clients say that they could not train, if they are asked: an estimate."""
+        asked = [metric for metric in self.request.private_metrics if metric.name == METRIC_FAILED]
+        for metric in asked:
+            share = float(np.mean([reply.content[RECORD_METRICS][metric.name] for reply in plain]))
+            error = 0.5 * (metric.high - metric.low) * math.sqrt(self.codec.mechanism.mse() / num_clients)
+            log(
+                WARNING if share > _SURELY * error else INFO,
+                "PrivQuant: round %d, about %.0f %% of the clients could not train and sent zeros (standard "
+                "error %.0f %%)",
+                self.request.round,
+                100.0 * min(max(share, 0.0), 1.0),
+                100.0 * error,
+            )
 
     def _mean(self, total: NDArray[Any], replies: list[Reply]) -> Message:
         """The one reply that the wrapped strategy sees if there is a sum of codes: the mean update."""
