@@ -107,9 +107,8 @@ class Target:
     ) -> Plan:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
-        Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of the coordinates (``keep`` or ``most_error``): where the noise is large, a part carries
-        nearly as much information as all of them. :meth:`plans` lists the choices.
+        Updates are clipped to an L2 norm and rotated. Then all coordinates are clipped and encoded, or a
+        random part (``keep``, ``most_error``), which carries nearly as much where there is much noise.
 
         Parameters
         ----------
@@ -122,25 +121,21 @@ class Target:
         max_bits
             Largest number of bits of a code before it is masked; integer noise may need more.
         clip
-            Bound of each rotated coordinate. The default is a multiple of the standard deviation that a
-            coordinate of an update at the L2 clip has: in sums the multiple with which the mechanism has the
-            least error; in the local view three.
+            Bound of each rotated coordinate. The default is a multiple of its standard deviation at the L2
+            clip: in sums the multiple with the least error, in the local view three.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
             the L2 clip, divided by that of a central Gaussian (a trusted server that adds noise). The plan is
-            the one that sends the fewest bytes within that error; 1.5 suits the default aggregation. Bits, up
-            to ``max_bits``, and coordinates are chosen together (:mod:`fl_privquant.accounting.joint`).
+            the one that sends the fewest bytes within that error, of all bits and numbers of coordinates.
         most_kilobytes
             In place of ``keep`` and ``most_error``: the most kilobytes (of 1000 bytes) that a client sends in
             a round, without headers and keys. The plan is the one with the least error within that size.
         aggregation
-            What the server sees. The default is a secure sum in which a tenth of the clients are corrupt and
-            another tenth drop out.
+            What the server sees; by default a secure sum with a tenth of the clients corrupt, a tenth lost.
         private_metrics
-            Metrics that clients release with each update, through the mechanism: the range of each by name,
-            as for :class:`~fl_privquant.flower.PrivQuantStrategy`. Each is one more coordinate.
+            Ranges, by name, of metrics that clients release with each update, each as one more coordinate.
         parameters
             Further parameters of the mechanism's design.
 
@@ -149,8 +144,8 @@ class Target:
         InfeasibleDesignError
             No design of that mechanism meets the target or the error; the message says what would.
         """
-        planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
-        planner = replace(planner, private_metrics=dict(private_metrics or {}))
+        given = (dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
+        planner = self._planner(*given, private_metrics)
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
         if most_error is not None or most_kilobytes is not None:
             return next(planner.joint(most_error, most_kilobytes))
@@ -189,6 +184,7 @@ class Target:
         clip: float | None,
         aggregation: Aggregation | None,
         parameters: Mapping[str, Any],
+        metrics: Mapping[str, tuple[float, float]] | None = None,
     ) -> _Planner:
         l2_clip = checks.positive("l2_clip", l2_clip)
         clip = None if clip is None else checks.positive("clip", clip)
@@ -201,7 +197,8 @@ class Target:
                     f"{key}: neither an argument of plan, which takes {', '.join(_PLAN_ARGUMENTS)}, nor a "
                     f"parameter of {name!r}{checks.nearest(key, (*_PLAN_ARGUMENTS, *taken))}"
                 )
-        return _Planner(self, dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
+        given = (dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
+        return _Planner(self, *given, metrics or {})
 
 
 _PLAN_ARGUMENTS = tuple(inspect.signature(Target.plan).parameters)[1:-1]

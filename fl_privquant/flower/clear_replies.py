@@ -71,7 +71,7 @@ def clear_names(reply: Message) -> set[str]:
     for name, record in itertools.islice(reply.content.items(), _MOST_NAMES):
         if isinstance(record, ArrayRecord):
             # The encoded update is the one array that is not in clear.
-            names |= set() if name == RECORD_PAYLOAD else {f"arrays {each}" for each in quoted([name])}
+            names |= set() if name == RECORD_PAYLOAD else {f"arrays {words}" for words in quoted([name])}
         elif name not in (RECORD_REPLY, RECORD_SECAGG):
             names |= quoted(record)
     return names

@@ -365,7 +365,7 @@ class Reply:
             or list(arrays) != [ARRAY_PAYLOAD]
         ):
             raise InvalidUpdateError(
-                "reply: holds no encoded update; add PrivQuantMod to the client's @app.train(mods=[...])"
+                "reply: holds no encoded update; add PrivQuantMod to the client's ClientApp(mods=[...])"
             )
         if problem := _other_version(info.get(KEY_VERSION)):
             raise InvalidUpdateError(f"reply: {problem}")

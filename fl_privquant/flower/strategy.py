@@ -258,7 +258,7 @@ class PrivQuantStrategy(StrategyWrapper):
         if not self.uncounted:
             return statements
         silent = f"that {', '.join(sorted(self.uncounted))}, sent by clients in clear, tell nothing"
-        return [replace(each, assumptions=(*each.assumptions, silent)) for each in statements]
+        return [replace(stated, assumptions=(*stated.assumptions, silent)) for stated in statements]
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
         """The statements as lines, and what they do not cover; every epsilon is given with its unit."""

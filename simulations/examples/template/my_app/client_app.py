@@ -8,10 +8,10 @@ from flwr.clientapp import ClientApp
 from fl_privquant.flower import PrivQuantMod
 from my_app.task import load_data, train
 
-app = ClientApp()
+app = ClientApp(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: this client's own limit
 
 
-@app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: this client's own limit
+@app.train()
 def train_client(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     model = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
