@@ -20,7 +20,7 @@ from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.design.spread import error_of_kept
-from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
+from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, metric_repeats, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
@@ -135,7 +135,7 @@ class Target:
         aggregation
             What the server sees; by default a secure sum with a tenth of the clients corrupt, a tenth lost.
         private_metrics
-            Ranges, by name, of metrics that clients release with each update, each as one more coordinate.
+            Ranges, by name, of metrics that clients release with each update, as further coordinates.
         parameters
             Further parameters of the mechanism's design.
 
@@ -255,18 +255,22 @@ class _Planner:
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
         """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
-        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / self._update_ratio(best)
+        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / self._update_ratio(best, keep)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
         plan = Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
         return replace(plan, private_metrics=self.private_metrics)
 
-    def _update_ratio(self, best: PlannedDesign) -> float:
+    def _num_extra(self, keep: int | float | None) -> int:
+        """Number of coordinates that carry metrics, beside those of the update."""
+        return len(self.private_metrics) * metric_repeats(kept_of(keep, self.dimension))
+
+    def _update_ratio(self, best: PlannedDesign, keep: int | float | None) -> float:
         """L2 clip over coordinate clip of the update alone, if the design's is for update and metrics."""
-        ratio, extra = best.norm_ratio or 1.0, len(self.private_metrics)
+        ratio, extra = best.norm_ratio or 1.0, self._num_extra(keep)
         if ratio**2 <= extra:
             raise InfeasibleDesignError(
-                f"private_metrics: {extra} of them, but an update of {counted(self.dimension, 'coordinate')} "
-                f"leaves room for {math.ceil(ratio**2) - 1}; leave some out"
+                f"private_metrics: {len(self.private_metrics)} of them, more than an update of "
+                f"{counted(self.dimension, 'coordinate')} has room for; leave some out"
             )
         return math.sqrt(ratio**2 - extra) if extra else ratio
 
@@ -283,7 +287,7 @@ class _Planner:
         The mechanism also chooses its coordinate clip, unless one is given.
         """
         target, aggregation = self.target, self.aggregation
-        extra = len(self.private_metrics)
+        extra = self._num_extra(keep)
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
             num_clients=target.num_clients,
@@ -465,8 +469,14 @@ class Plan:
 
     @property
     def _metrics_in_words(self) -> Iterator[str]:
+        clients = self.target.num_clients - self.aggregation.lost(self.target.num_clients)
+        values = clients * metric_repeats(self.encoding.kept(self.dimension))
         for name, (low, high) in self.private_metrics.items():
-            yield f"Clients also release {name!r}, clipped to [{low:g}, {high:g}], through the mechanism."
+            error = 0.5 * (high - low) * math.sqrt(self._sent.mse() / values)
+            yield (
+                f"Clients also release {name!r}, clipped to [{low:g}, {high:g}], through the mechanism; a "
+                f"round's mean has a standard error of {error:.3g}."
+            )
 
     @property
     def _kept_words(self) -> str:

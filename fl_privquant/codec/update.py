@@ -14,7 +14,8 @@ holds at least a share q of them, else -clip. It is one more release of the same
 without bias to the share of clients for which the clip is wide enough, by which the server adapts the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
-client's value, clipped to a range and scaled to [-clip, clip].
+client's value, clipped to a range and scaled to [-clip, clip]. In large updates it is several coordinates
+(:func:`~fl_privquant.encoding.metric_repeats`), of which the mean is taken.
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
 of zeros, vote included, with the metrics that are known: :meth:`UpdateCodec.encoded_nothing`. The payload has
@@ -38,7 +39,7 @@ from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.codec.subset import Subset
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, metric_repeats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_ring import SumRing
@@ -154,7 +155,11 @@ class UpdateCodec:
     @property
     def num_extra(self) -> int:
         """Number of coordinates that follow the update: private metrics, then the vote."""
-        return len(self.private_metrics) + self.votes
+        return len(self.private_metrics) * self._repeats + self.votes
+
+    @cached_property
+    def _repeats(self) -> int:
+        return metric_repeats(self.kept)
 
     @cached_property
     def votes(self) -> bool:
@@ -266,17 +271,22 @@ class UpdateCodec:
     @property
     def _metric_places(self) -> slice:
         first = self.kept
-        return slice(first, first + len(self.private_metrics))
+        return slice(first, first + len(self.private_metrics) * self._repeats)
+
+    def metric_error(self, metric: MetricRange, num_clients: int) -> float:
+        """The standard error of a metric's mean over clients, on average over the values in its range."""
+        variance = self.mechanism.mse() / (num_clients * self._repeats)
+        return 0.5 * (metric.high - metric.low) * math.sqrt(variance)
 
     def _metric_positions(self, metrics: Mapping[str, Any]) -> Array:
-        return self.clip * np.array(
-            [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
-        )
+        positions = [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
+        return self.clip * np.repeat(positions, self._repeats)
 
     def _metric_values(self, positions: Array) -> dict[str, float]:
+        means = positions.reshape(-1, self._repeats).mean(axis=1)
         return {
-            metric.name: metric.value(float(position))
-            for metric, position in zip(self.private_metrics, positions, strict=True)
+            metric.name: metric.value(float(mean))
+            for metric, mean in zip(self.private_metrics, means, strict=True)
         }
 
     def _check_votes(self) -> None:

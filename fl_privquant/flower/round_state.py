@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -138,7 +137,7 @@ class RoundState:
         asked = [metric for metric in self.request.private_metrics if metric.name == METRIC_FAILED]
         for metric in asked:
             share = float(np.mean([reply.content[RECORD_METRICS][metric.name] for reply in plain]))
-            error = 0.5 * (metric.high - metric.low) * math.sqrt(self.codec.mechanism.mse() / num_clients)
+            error = self.codec.metric_error(metric, num_clients)
             log(
                 WARNING if share > _SURELY * error else INFO,
                 "PrivQuant: round %d, about %.0f %% of the clients could not train and sent zeros (standard "

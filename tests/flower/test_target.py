@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import Budget, Plan, Target
+from fl_privquant.accounting import Accountant, Budget, Plan, Target
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
@@ -287,13 +287,15 @@ def test_private_metrics_are_planned_and_counted(aggregation: Any, settings: dic
     assert release.dimension == kept + 2
     assert release.norms.l2 == pytest.approx(norm / planned.encoding.clip)
     assert "'loss' in [0, 4], 'privquant-failed' in [0, 1]" in "".join(strategy.privacy_statement())
-    assert "Clients also release 'loss', clipped to [0, 4], through the mechanism." in str(planned)
+    assert "Clients also release 'loss', clipped to [0, 4], through the mechanism; a round's mean" in (
+        str(planned)
+    )
 
 
 def test_metrics_for_which_an_update_leaves_no_room_are_refused() -> None:
     target = Target(6.0, rounds=3, num_clients=CLIENTS)
     many = {f"m{i}": (0.0, 1.0) for i in range(9)}
-    with pytest.raises(InfeasibleDesignError, match="private_metrics: 9 of them, but an update of 10"):
+    with pytest.raises(InfeasibleDesignError, match="private_metrics: 9 of them, more than an update of 10"):
         target.plan(10, private_metrics=many)
     assert len(target.plan(10, private_metrics={"m": (0.0, 1.0)}).private_metrics) == 1
 
@@ -334,3 +336,21 @@ def test_the_target_of_a_plan_is_no_budget_of_a_client() -> None:
     # The limits of the plan allow just the plan.
     assert not isinstance(ended(), StoppedResult)
     assert not isinstance(ended(max_participations=2), StoppedResult)
+
+
+@pytest.mark.parametrize("keep", [None, 3000])
+def test_metrics_of_large_updates_take_several_coordinates_which_are_counted(keep: int | None) -> None:
+    target = Target(6.0, rounds=3, num_clients=CLIENTS)
+    planned = target.plan(5000, keep=keep, private_metrics=METRICS)
+    model = {"model": np.zeros(5000, np.float32)}
+    strategy = PrivQuantStrategy(FedAvg(), planned)
+    codec, release = strategy.request(1).of_model(model)
+    kept = keep or 5000
+    assert codec.dimension == release.dimension == kept + 2 * (kept // 1000)
+    view = planned.aggregation.view(CLIENTS)
+    cost = Accountant({release.seen(view): 3}).statement(1e-5)
+    assert cost.epsilon == pytest.approx(planned.statement.epsilon, rel=1e-6)
+    assert cost.epsilon <= 6.0
+    # They cost little: the same plan without them is hardly better.
+    alone = target.plan(5000, keep=keep).mean_squared_error
+    assert alone <= planned.mean_squared_error < 1.05 * alone
