@@ -114,11 +114,6 @@ def with_weights(replies: Iterable[Message], weight: str) -> list[Message]:
     return received
 
 
-def evaluates(strategy: Strategy) -> bool:
-    """Whether a strategy would have clients evaluate: all of Flower's do, unless they are told not to."""
-    return all(getattr(wrapped, "fraction_evaluate", 1.0) > 0.0 for wrapped in strategy_stack(strategy))
-
-
 def allow_missing_metrics(strategy: Strategy) -> None:
     """Have a strategy go on without metrics of training if its own function asks for one that is not sent.
 

@@ -132,21 +132,6 @@ class RoundState:
             for node, own in zip(opened.nodes, metrics, strict=True)
         ]
 
-    def log_share_failed(self, plain: list[Message], num_clients: int) -> None:
-        """Log how many of the clients say that they could not train, if they are asked: an estimate."""
-        asked = [metric for metric in self.request.private_metrics if metric.name == METRIC_FAILED]
-        for metric in asked:
-            share = float(np.mean([reply.content[RECORD_METRICS][metric.name] for reply in plain]))
-            error = self.codec.metric_error(metric, num_clients)
-            log(
-                WARNING if share > _SURELY * error else INFO,
-                "PrivQuant: round %d, about %.0f %% of the clients could not train and sent zeros (standard "
-                "error %.0f %%)",
-                self.request.round,
-                100.0 * min(max(share, 0.0), 1.0),
-                100.0 * error,
-            )
-
     def _mean(self, total: NDArray[Any], replies: list[Reply]) -> Message:
         """The one reply that the wrapped strategy sees if there is a sum of codes: the mean update."""
         mean = self.codec.apply_sum(total, len(replies), self.model)
@@ -186,6 +171,31 @@ class RoundState:
             else:
                 kept[name] = Array(np.asarray(array.numpy().astype(self.model[name].dtype)))
         return kept
+
+
+class FailedTraining:
+    """Estimates how many clients could not train, in all rounds so far, if they are asked for that metric."""
+
+    def __init__(self) -> None:
+        # The share of clients in each round, and its standard error.
+        self._rounds: list[tuple[float, float]] = []
+
+    def log(self, current: RoundState, plain: list[Message], num_clients: int) -> None:
+        """Log the estimate after a round whose decoded replies, or their mean, are ``plain``."""
+        asked = [metric for metric in current.request.private_metrics if metric.name == METRIC_FAILED]
+        for metric in asked:
+            share = float(np.mean([values_of(reply.content[RECORD_METRICS])[metric.name] for reply in plain]))
+            self._rounds.append((share, current.codec.metric_error(metric, num_clients)))
+            shares, errors = np.transpose(self._rounds)
+            mean, error = float(np.mean(shares)), float(np.linalg.norm(errors)) / len(errors)
+            log(
+                WARNING if mean > _SURELY * error else INFO,
+                "PrivQuant: round %d, about %.0f %% of trainings have failed so far, and zeros were sent "
+                "instead (standard error %.0f %%)",
+                current.request.round,
+                100.0 * min(max(mean, 0.0), 1.0),
+                100.0 * error,
+            )
 
 
 def bytes_of(config: ConfigRecord) -> int:

@@ -31,7 +31,6 @@ from fl_privquant.flower.clear_replies import (
     allow_missing_metrics,
     checked_names,
     clear_names,
-    evaluates,
     quoted,
     with_weights,
 )
@@ -45,7 +44,7 @@ from fl_privquant.flower.remarks import (
     randomness_lines,
 )
 from fl_privquant.flower.round_record import OnRound, RoundRecord
-from fl_privquant.flower.round_state import RoundState, bytes_of, reported_share_clipped
+from fl_privquant.flower.round_state import FailedTraining, RoundState, bytes_of, reported_share_clipped
 from fl_privquant.flower.run_account import RunAccount
 from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.mechanisms.base import Mechanism
@@ -188,7 +187,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
         self.on_round = on_round
-        self._told_unevaluated = False
+        self._failed_training = FailedTraining()
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
@@ -233,7 +232,7 @@ class PrivQuantStrategy(StrategyWrapper):
             f"Sampling of clients: {self.sampling!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
-            f"Evaluation by clients: {', '.join(self.clear_metrics) or 'none'}",
+            f"Evaluation by clients: {', '.join(self.clear_metrics) or f'none, {HOW_TO_EVALUATE}'}",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
         log(INFO, "\t├──> PrivQuant settings:")
@@ -358,7 +357,7 @@ class PrivQuantStrategy(StrategyWrapper):
             if opened.total is not None:
                 self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
-            current.log_share_failed(plain, len(usable))
+            self._failed_training.log(current, plain, len(usable))
             # The sum was decoded: its codes need not stay in memory.
             opened = replace(opened, total=None)
             arrays, metrics = super().aggregate_train(server_round, plain)
@@ -436,12 +435,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask clients to evaluate only if there are metrics that they may send in clear."""
-        if self.clear_metrics:
-            return super().configure_evaluate(server_round, arrays, config, grid)
-        if not self._told_unevaluated and evaluates(self.strategy):
-            self._told_unevaluated = True
-            log(WARNING, "PrivQuant: clients are not asked to evaluate, %s", HOW_TO_EVALUATE)
-        return []
+        return super().configure_evaluate(server_round, arrays, config, grid) if self.clear_metrics else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""

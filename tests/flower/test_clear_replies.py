@@ -139,7 +139,7 @@ def test_nothing_leaves_a_client_in_clear_by_default(way, flower_log):
     assert run_strategy(strategy, talkative_client(mods(way)), KINDS) == set()
     assert "in any figure" not in "".join(strategy.privacy_statement())
     # One clear line on each side.
-    assert flower_log.text.count("PrivQuant: clients are not asked to evaluate, as their replies would") == 1
+    assert flower_log.text.count("Evaluation by clients: none, as their replies would arrive in clear") == 1
     for kind in OTHERS:
         assert f"PrivQuantError: no reply to '{kind}' messages: it would leave the client in clear" in (
             flower_log.text
@@ -180,7 +180,7 @@ def test_an_evaluation_that_both_sides_allow_is_aggregated_and_named(way, whole_
     assert seen == ({"'accuracy'"} if whole_app else everything)
     assert_stated(seen, strategy)
     assert results[0].evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.5)
-    assert "not asked to evaluate" not in flower_log.text
+    assert "Evaluation by clients: accuracy" in flower_log.text
 
 
 @pytest.mark.parametrize("whole_app", [True, False])
