@@ -37,7 +37,7 @@ class BudgetExhaustedError(PrivQuantError):
     """A release would spend more privacy than the budget allows.
 
     ``statement`` is the :class:`~fl_privquant.statement.PrivacyStatement` of the privacy spent, if known, and
-    ``remedy`` what would help.
+    ``remedy`` what would help if the message does not say so.
     """
 
     def __init__(

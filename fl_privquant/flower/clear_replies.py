@@ -49,7 +49,7 @@ def trains(message: Message) -> bool:
     return message.metadata.message_type.split(".")[0] == MessageType.TRAIN
 
 
-def checked_names(argument: str, names: Collection[str]) -> tuple[str, ...]:
+def check_names(argument: str, names: Collection[str]) -> tuple[str, ...]:
     """The names of metrics that an argument holds; one name alone is refused, as its letters would count."""
     if isinstance(names, str):
         raise InvalidSpecError(
@@ -58,7 +58,7 @@ def checked_names(argument: str, names: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def quoted(names: Iterable[str]) -> set[str]:
+def quote_names(names: Iterable[str]) -> set[str]:
     """Names for a statement: a hostile client may send any number of them, of any length."""
     return {repr(name[:_NAME_LENGTH]) for name in itertools.islice(names, _MOST_NAMES)}
 
@@ -71,9 +71,9 @@ def clear_names(reply: Message) -> set[str]:
     for name, record in itertools.islice(reply.content.items(), _MOST_NAMES):
         if isinstance(record, ArrayRecord):
             # The encoded update is the one array that is not in clear.
-            names |= set() if name == RECORD_PAYLOAD else {f"arrays {words}" for words in quoted([name])}
+            names |= set() if name == RECORD_PAYLOAD else {f"arrays {words}" for words in quote_names([name])}
         elif name not in (RECORD_REPLY, RECORD_SECAGG):
-            names |= quoted(record)
+            names |= quote_names(record)
     return names
 
 
@@ -90,7 +90,7 @@ class NotingGrid(GridWrapper):
         return self._note(super().send_and_receive(messages, timeout=timeout))
 
 
-def metrics_of(message: Message) -> dict[str, Any]:
+def read_metrics(message: Message) -> dict[str, Any]:
     """All metrics in a message, by name."""
     return {
         name: value
@@ -99,7 +99,7 @@ def metrics_of(message: Message) -> dict[str, Any]:
     }
 
 
-def with_weights(replies: Iterable[Message], weight: str) -> list[Message]:
+def add_weights(replies: Iterable[Message], weight: str) -> list[Message]:
     """The replies, with weight 1 in each if clients did not all send the metric that they are weighed by."""
     received = list(replies)
     records = [

@@ -29,7 +29,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
-from fl_privquant.flower.clear_replies import checked_names, metrics_of, trains
+from fl_privquant.flower.clear_replies import check_names, read_metrics, trains
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, Reply
 from fl_privquant.flower.records import put, reply_to
@@ -169,7 +169,7 @@ class PrivQuantMod:
             else checks.whole("max_participations", max_participations, 1)
         )
         self.share = Share(most, checks.whole("rounds_apart", rounds_apart, 1))
-        self.metrics = checked_names("metrics", metrics)
+        self.metrics = check_names("metrics", metrics)
         self.report_clipping = report_clipping
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
@@ -179,7 +179,7 @@ class PrivQuantMod:
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         """Refuse, or train by ``call_next`` and reply with the encoded difference."""
         if not trains(msg):
-            return self._answered(msg, lambda: call_next(msg, ctxt))
+            return self._answer(msg, lambda: call_next(msg, ctxt))
         try:
             task = self._accepted(msg, ctxt)
         except PrivQuantError as error:
@@ -206,7 +206,7 @@ class PrivQuantMod:
         reply = Reply(request.round, request.fingerprint, payload, metrics, seeded, self.metrics)
         return reply_to(msg, reply.to_content())
 
-    def _answered(self, msg: Message, answer: Callable[[], Message]) -> Message:
+    def _answer(self, msg: Message, answer: Callable[[], Message]) -> Message:
         """Reply to a message that is not for training: with the metrics that may pass, and nothing else."""
         if not self.metrics:
             kind = one_line(msg.metadata.message_type, 40)
@@ -255,7 +255,7 @@ class PrivQuantMod:
             raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
         asked, codec = task.asked, task.asked.codec
         trained = _read_trained(out, asked.received)
-        measured = metrics_of(out)
+        measured = read_metrics(out)
         passed = {name: measured[name] for name in self.metrics if name in measured}
         measured[METRIC_FAILED] = 0.0
         if asked.request.report_clipping and self.report_clipping:

@@ -94,7 +94,7 @@ class PrivateGrid(GridWrapper):
         training = [copy.copy(message) for message in messages if trains(message)]
         if not training:
             self._check_allowed(messages)
-            return self.private.noted(self._grid.send_and_receive(messages, timeout=timeout))
+            return self.private.note_replies(self._grid.send_and_receive(messages, timeout=timeout))
         if len(training) < len(messages):
             raise InvalidSpecError(
                 f"{len(training)} of {len(messages)} messages are for training; send these by themselves"
@@ -155,7 +155,7 @@ class PrivateGrid(GridWrapper):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that are there; statements name what they hold in clear."""
-        return self.private.noted(self._grid.pull_messages(message_ids))
+        return self.private.note_replies(self._grid.pull_messages(message_ids))
 
     def _check_allowed(self, messages: Iterable[Message]) -> None:
         """Refuse messages whose replies would arrive in clear, unless the app has named what may."""

@@ -28,11 +28,11 @@ from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.clear_replies import (
     HOW_TO_EVALUATE,
     NotingGrid,
+    add_weights,
     allow_missing_metrics,
-    checked_names,
+    check_names,
     clear_names,
-    quoted,
-    with_weights,
+    quote_names,
 )
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import Policy, as_policy
@@ -173,9 +173,9 @@ class PrivQuantStrategy(StrategyWrapper):
         self.rotation_seed = checks.whole("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = report_clipping
         self.private_metrics = metric_ranges(private_metrics, self.plan, self.weighted_by_key)
-        self.clear_metrics = checked_names("clear_metrics", clear_metrics)
+        self.clear_metrics = check_names("clear_metrics", clear_metrics)
         # What clients send in clear, outside of all accounting, in words.
-        self.uncounted = quoted(self.clear_metrics)
+        self.uncounted = quote_names(self.clear_metrics)
         allow_missing_metrics(strategy)
         self.max_failed_rounds = checks.whole("max_failed_rounds", max_failed_rounds, 0)
         self.aggregation = arguments.aggregation
@@ -315,7 +315,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
         messages = self._account.ask(server_round, release, messages, population)
         try:
-            return self._exchange.begin(server_round, messages, codec, NotingGrid(grid, self.noted))
+            return self._exchange.begin(server_round, messages, codec, NotingGrid(grid, self.note_replies))
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
             self._round.refuse(str(error))
@@ -370,7 +370,7 @@ class PrivQuantStrategy(StrategyWrapper):
     def _checked(self, current: RoundState, replies: Iterable[Message]) -> dict[int, tuple[Message, Reply]]:
         """The valid replies with their messages, by node; why others are not valid is noted."""
         replies_by_node: dict[int, tuple[Message, Reply]] = {}
-        for message in self.noted(replies):
+        for message in self.note_replies(replies):
             node = message.metadata.src_node_id
             try:
                 reply = current.checked(message)
@@ -379,7 +379,7 @@ class PrivQuantStrategy(StrategyWrapper):
             else:
                 replies_by_node[node] = (message, reply)
         for _, reply in replies_by_node.values():
-            self.uncounted |= quoted(reply.allowed)
+            self.uncounted |= quote_names(reply.allowed)
         self._note(current, {node: reply for node, (_, reply) in replies_by_node.items()})
         return replies_by_node
 
@@ -439,12 +439,12 @@ class PrivQuantStrategy(StrategyWrapper):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
-        weighted = with_weights(self.noted(replies), self.weighted_by_key)
+        weighted = add_weights(self.note_replies(replies), self.weighted_by_key)
         metrics = super().aggregate_evaluate(server_round, weighted)
         self.policy.observe_metrics(server_round, metrics)
         return metrics
 
-    def noted(self, replies: Iterable[Message]) -> list[Message]:
+    def note_replies(self, replies: Iterable[Message]) -> list[Message]:
         """The replies of clients; what they hold in clear is named in statements from now on."""
         received = list(replies)
         self.uncounted.update(*map(clear_names, received))
@@ -475,7 +475,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self.failed_rounds += 1
         server_round, silent = current.request.round, current.num_silent
         if current.exhausted == len(current.asked):
-            raise self._account.refused_by_clients(server_round)
+            raise self._account.client_refusal(server_round)
         text = (
             f"round {server_round} has no usable reply ({current.num_failed} failed, {silent} silent): round "
             f"{self.failed_rounds} in a row without one"

@@ -119,7 +119,7 @@ class StoppedResult(Result):
         """Why the run ended, and what would help, in one line."""
         remedy = "" if self.stopped is None else self.stopped.remedy
         rounds = f"{self.rounds} of {counted(self.planned_rounds, 'round')}"
-        return f"budget exhausted after {rounds}: {self.stopped}. {remedy}"
+        return ". ".join(filter(None, [f"budget exhausted after {rounds}: {self.stopped}", remedy]))
 
 
 class KeptRun(StrategyWrapper):

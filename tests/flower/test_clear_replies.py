@@ -82,22 +82,23 @@ def ask(grid, kinds):
     ]
 
 
-def plan():
-    return pq.Target(epsilon=200.0, rounds=2, num_clients=CLIENTS).plan(25, aggregation=pq.PerClient())
+def plan(aggregation):
+    return pq.Target(epsilon=200.0, rounds=2, num_clients=CLIENTS).plan(25, aggregation=aggregation)
 
 
 WAYS = {
     "plain": lambda **more: PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, **more),
-    "plan": lambda **more: PrivQuantStrategy(FedAvg(), plan(), **more),
+    "plan": lambda **more: PrivQuantStrategy(FedAvg(), plan(pq.PerClient()), **more),
     "secure sum": lambda **more: PrivQuantStrategy(
         FedAvg(), MECHANISM, CLIP, aggregation=pq.SecureSum(), **more
     ),
+    "plan for a secure sum": lambda **more: PrivQuantStrategy(FedAvg(), plan(None), **more),
 }
 
 
 def mods(way, **options):
     private = PrivQuantMod(max_epsilon=math.inf, **options)
-    return [SecureAggregationMod(), private] if way == "secure sum" else [private]
+    return [SecureAggregationMod(), private] if "secure sum" in way else [private]
 
 
 def run(main, client):

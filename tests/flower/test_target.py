@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Plan, Target
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
     PerClient,
@@ -325,13 +325,19 @@ def test_the_target_of_a_plan_is_no_budget_of_a_client() -> None:
         InlineEngine().run(server, client_app(mods), Federation(num_clients=6))
         return server.result
 
-    stopped = ended(budget=8.0)
+    # The first release is refused, which is a mistake in the settings and no result.
+    with pytest.raises(BudgetExhaustedError) as raised:
+        ended(budget=8.0)
+    text = str(raised.value)
+    assert "its own budget (of PrivQuantMod) allows no further release. It counts in the local view" in text
+    assert "Leave that budget out" in text
+    assert "PrivQuantMod(**plan.client_limits) allows a plan" in text
+    # One that lasts for a round ends the run later, with the same advice.
+    one_round = 1.1 * 25 * planned.client_limits["max_epsilon"]
+    stopped = ended(budget=one_round)
     assert isinstance(stopped, StoppedResult)
-    assert "its own budget (of PrivQuantMod) allows no further release. It counts in the local view" in (
-        stopped.reason
-    )
+    assert stopped.reason.startswith("budget exhausted after 1 of 2 rounds: round 2: every client refuses")
     assert "Leave that budget out" in stopped.reason
-    assert "PrivQuantMod(**plan.client_limits) allows a plan" in stopped.reason
     assert "raise the budget, or spend less" not in stopped.reason
     # The limits of the plan allow just the plan.
     assert not isinstance(ended(), StoppedResult)
