@@ -329,7 +329,8 @@ def test_the_target_of_a_plan_is_no_budget_of_a_client() -> None:
     with pytest.raises(BudgetExhaustedError) as raised:
         ended(budget=8.0)
     text = str(raised.value)
-    assert "its own budget (of PrivQuantMod) allows no further release. It counts in the local view" in text
+    assert "its own limits (budget or max_participations of PrivQuantMod) allow no further release" in text
+    assert "A client's budget counts in the local view" in text
     assert "Leave that budget out" in text
     assert "PrivQuantMod(**plan.client_limits) allows a plan" in text
     # One that lasts for a round ends the run later, with the same advice.
