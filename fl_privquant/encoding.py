@@ -22,6 +22,18 @@ def checked_keep(keep: object) -> int | float:
     )
 
 
+def metric_repeats(kept: int) -> int:
+    """How many coordinates carry each private metric, beside ``kept`` coordinates of an update.
+
+    One coordinate of many is mostly noise, and the mean of several is less so. A thousandth of the update
+    costs little: with the usual clips each metric adds about a hundredth to the squared norm.
+
+    >>> metric_repeats(900), metric_repeats(7850)
+    (1, 7)
+    """
+    return max(1, kept // 1000)
+
+
 def kept_of(keep: int | float | None, dimension: int) -> int:
     """How many of ``dimension`` coordinates are kept: that number, that share rounded up, or all for None.
 

@@ -34,12 +34,20 @@ class InvalidUpdateError(PrivQuantError, ValueError):
 class BudgetExhaustedError(PrivQuantError):
     """A release would spend more privacy than the budget allows.
 
-    ``statement`` is the :class:`~fl_privquant.statement.PrivacyStatement` of the privacy spent, if known.
+    ``statement`` is the :class:`~fl_privquant.statement.PrivacyStatement` of the privacy spent, if known, and
+    ``remedy`` what would help if the message does not say so.
     """
 
-    def __init__(self, message: str, statement: Any = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        statement: Any = None,
+        remedy: str = "For more rounds raise the budget, or spend less in each: a smaller epsilon, a smaller "
+        "model, or more clients in a secure sum",
+    ) -> None:
         super().__init__(message)
         self.statement = statement
+        self.remedy = remedy
 
 
 class LedgerDamagedError(BudgetExhaustedError):

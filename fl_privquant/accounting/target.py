@@ -11,7 +11,7 @@ import decimal
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fl_privquant import checks
@@ -20,7 +20,7 @@ from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
 from fl_privquant.design.spread import error_of_kept
-from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
+from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, metric_repeats, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
@@ -102,13 +102,13 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        private_metrics: Mapping[str, tuple[float, float]] | None = None,
         **parameters: Any,
     ) -> Plan:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
-        Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of the coordinates (``keep`` or ``most_error``): where the noise is large, a part carries
-        nearly as much information as all of them. :meth:`plans` lists the choices.
+        Updates are clipped to an L2 norm and rotated. Then all coordinates are clipped and encoded, or a
+        random part (``keep``, ``most_error``), which carries nearly as much where there is much noise.
 
         Parameters
         ----------
@@ -121,22 +121,21 @@ class Target:
         max_bits
             Largest number of bits of a code before it is masked; integer noise may need more.
         clip
-            Bound of each rotated coordinate. The default is a multiple of the standard deviation that a
-            coordinate of an update at the L2 clip has: in sums the multiple with which the mechanism has the
-            least error; in the local view three.
+            Bound of each rotated coordinate. The default is a multiple of its standard deviation at the L2
+            clip: in sums the multiple with the least error, in the local view three.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
             the L2 clip, divided by that of a central Gaussian (a trusted server that adds noise). The plan is
-            the one that sends the fewest bytes within that error; 1.5 suits the default aggregation. Bits, up
-            to ``max_bits``, and coordinates are chosen together (:mod:`fl_privquant.accounting.joint`).
+            the one that sends the fewest bytes within that error, of all bits and numbers of coordinates.
         most_kilobytes
             In place of ``keep`` and ``most_error``: the most kilobytes (of 1000 bytes) that a client sends in
             a round, without headers and keys. The plan is the one with the least error within that size.
         aggregation
-            What the server sees. The default is a secure sum in which a tenth of the clients are corrupt and
-            another tenth drop out.
+            What the server sees; by default a secure sum with a tenth of the clients corrupt, a tenth lost.
+        private_metrics
+            Ranges, by name, of metrics that clients release with each update, as further coordinates.
         parameters
             Further parameters of the mechanism's design.
 
@@ -145,7 +144,8 @@ class Target:
         InfeasibleDesignError
             No design of that mechanism meets the target or the error; the message says what would.
         """
-        planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
+        given = (dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
+        planner = self._planner(*given, private_metrics)
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
         if most_error is not None or most_kilobytes is not None:
             return next(planner.joint(most_error, most_kilobytes))
@@ -184,6 +184,7 @@ class Target:
         clip: float | None,
         aggregation: Aggregation | None,
         parameters: Mapping[str, Any],
+        metrics: Mapping[str, tuple[float, float]] | None = None,
     ) -> _Planner:
         l2_clip = checks.positive("l2_clip", l2_clip)
         clip = None if clip is None else checks.positive("clip", clip)
@@ -196,7 +197,8 @@ class Target:
                     f"{key}: neither an argument of plan, which takes {', '.join(_PLAN_ARGUMENTS)}, nor a "
                     f"parameter of {name!r}{checks.nearest(key, (*_PLAN_ARGUMENTS, *taken))}"
                 )
-        return _Planner(self, dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
+        given = (dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
+        return _Planner(self, *given, metrics or {})
 
 
 _PLAN_ARGUMENTS = tuple(inspect.signature(Target.plan).parameters)[1:-1]
@@ -229,6 +231,7 @@ class _Planner:
     clip: float | None
     aggregation: Aggregation
     parameters: Mapping[str, Any]
+    private_metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def joint(
         self,
@@ -252,9 +255,24 @@ class _Planner:
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
         """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
-        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
+        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / self._update_ratio(best, keep)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
-        return Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
+        plan = Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
+        return replace(plan, private_metrics=self.private_metrics)
+
+    def _num_extra(self, keep: int | float | None) -> int:
+        """Number of coordinates that carry metrics, beside those of the update."""
+        return len(self.private_metrics) * metric_repeats(kept_of(keep, self.dimension))
+
+    def _update_ratio(self, best: PlannedDesign, keep: int | float | None) -> float:
+        """L2 clip over coordinate clip of the update alone, if the design's is for update and metrics."""
+        ratio, extra = best.norm_ratio or 1.0, self._num_extra(keep)
+        if ratio**2 <= extra:
+            raise InfeasibleDesignError(
+                f"private_metrics: {len(self.private_metrics)} of them, more than an update of "
+                f"{counted(self.dimension, 'coordinate')} has room for; leave some out"
+            )
+        return math.sqrt(ratio**2 - extra) if extra else ratio
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
         # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
@@ -269,10 +287,11 @@ class _Planner:
         The mechanism also chooses its coordinate clip, unless one is given.
         """
         target, aggregation = self.target, self.aggregation
+        extra = self._num_extra(keep)
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
             num_clients=target.num_clients,
-            dimension=kept_of(keep, self.dimension),
+            dimension=kept_of(keep, self.dimension) + extra,
             rounds=target.counted_rounds,
             epsilon=target.epsilon,
             delta=target.delta,
@@ -280,7 +299,9 @@ class _Planner:
             bits=max_bits,
             corrupt=aggregation.corrupt(target.num_clients),
             dropped=aggregation.lost(target.num_clients),
-            norms=NO_NORMS if self.clip is None else Norms(l2=bound / self.clip),
+            norms=NO_NORMS
+            if self.clip is None
+            else Norms(l2=math.hypot(bound / self.clip, math.sqrt(extra))),
             own_clips=self.clip is None,
             exact_sums=aggregation.sums_exactly,
             parameters=tuple(sorted(self.parameters.items())),
@@ -328,6 +349,8 @@ class Plan:
     local view."""
     max_bits: int | None = None
     """The ``max_bits`` for which :meth:`Target.plan` makes it; codes with integer noise may be wider."""
+    private_metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Metrics that clients release with each update: the range of each by name."""
 
     @classmethod
     def of(
@@ -439,9 +462,21 @@ class Plan:
                 f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
                 f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
+                *self._metrics_in_words,
                 self.verdict,
             ]
         )
+
+    @property
+    def _metrics_in_words(self) -> Iterator[str]:
+        clients = self.target.num_clients - self.aggregation.lost(self.target.num_clients)
+        values = clients * metric_repeats(self.encoding.kept(self.dimension))
+        for name, (low, high) in self.private_metrics.items():
+            error = 0.5 * (high - low) * math.sqrt(self._sent.mse() / values)
+            yield (
+                f"Clients also release {name!r}, clipped to [{low:g}, {high:g}], through the mechanism; a "
+                f"round's mean has a standard error of {error:.3g}."
+            )
 
     @property
     def _kept_words(self) -> str:

@@ -244,7 +244,7 @@ def _client_lines(plan: Plan) -> list[str]:
         "from flwr.clientapp import ClientApp",
         "from fl_privquant.flower import PrivQuantMod, SecureAggregationMod",
         *(["from fl_privquant.secagg import ClientPolicy"] if demands else []),
-        "app = ClientApp()",
-        f"@app.train(mods=[SecureAggregationMod({policy}), PrivQuantMod({limits})])",
+        f"app = ClientApp(mods=[SecureAggregationMod({policy}), PrivQuantMod({limits})])",
+        "@app.train()",
         "def train(message, context): ...  # your code",
     ]

@@ -14,11 +14,12 @@ holds at least a share q of them, else -clip. It is one more release of the same
 without bias to the share of clients for which the clip is wide enough, by which the server adapts the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
-client's value, clipped to a range and scaled to [-clip, clip].
+client's value, clipped to a range and scaled to [-clip, clip]. In large updates it is several coordinates
+(:func:`~fl_privquant.encoding.metric_repeats`), of which the mean is taken.
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
-of zeros, vote and metrics included: :meth:`UpdateCodec.encoded_nothing`. The payload has the same form and
-the same privacy as any other.
+of zeros, vote included, with the metrics that are known: :meth:`UpdateCodec.encoded_nothing`. The payload has
+the same form and the same privacy as any other.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
 from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
 from fl_privquant.codec.rotate import Rotation
 from fl_privquant.codec.subset import Subset
-from fl_privquant.encoding import Encoding
+from fl_privquant.encoding import Encoding, metric_repeats
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.sum_ring import SumRing
@@ -154,7 +155,11 @@ class UpdateCodec:
     @property
     def num_extra(self) -> int:
         """Number of coordinates that follow the update: private metrics, then the vote."""
-        return len(self.private_metrics) + self.votes
+        return len(self.private_metrics) * self._repeats + self.votes
+
+    @cached_property
+    def _repeats(self) -> int:
+        return metric_repeats(self.kept)
 
     @cached_property
     def votes(self) -> bool:
@@ -211,11 +216,19 @@ class UpdateCodec:
             return EncodedUpdate(self, self._checked_arrays(new))
         return self._encoded(self.layout.difference(new, old), rng, threads, metrics)
 
-    def encoded_nothing(self, old: Arrays, rng: Randomness = None, threads: int = 1) -> EncodedUpdate:
+    def encoded_nothing(
+        self,
+        old: Arrays,
+        rng: Randomness = None,
+        threads: int = 1,
+        metrics: Mapping[str, Any] = NO_METRICS,
+    ) -> EncodedUpdate:
         """The encoded zeros that a client without a usable update sends, with metrics and vote."""
         if not self.carries_difference:
             return EncodedUpdate(self, old)
-        return self._drawn(np.zeros(self.dimension, dtype=self.layout.dtype), rng, threads)
+        vector = np.zeros(self.dimension, dtype=self.layout.dtype)
+        vector[self._metric_places] = self._metric_positions(metrics)
+        return self._drawn(vector, rng, threads)
 
     def prepared(self, update: Arrays) -> Array:
         """The input of the mechanism for an update, without metrics and vote. It is data, and not private."""
@@ -258,12 +271,22 @@ class UpdateCodec:
     @property
     def _metric_places(self) -> slice:
         first = self.kept
-        return slice(first, first + len(self.private_metrics))
+        return slice(first, first + len(self.private_metrics) * self._repeats)
+
+    def metric_error(self, metric: MetricRange, num_clients: int) -> float:
+        """The standard error of a metric's mean over clients, on average over the values in its range."""
+        variance = self.mechanism.mse() / (num_clients * self._repeats)
+        return 0.5 * (metric.high - metric.low) * math.sqrt(variance)
+
+    def _metric_positions(self, metrics: Mapping[str, Any]) -> Array:
+        positions = [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
+        return self.clip * np.repeat(positions, self._repeats)
 
     def _metric_values(self, positions: Array) -> dict[str, float]:
+        means = positions.reshape(-1, self._repeats).mean(axis=1)
         return {
-            metric.name: metric.value(float(position))
-            for metric, position in zip(self.private_metrics, positions, strict=True)
+            metric.name: metric.value(float(mean))
+            for metric, mean in zip(self.private_metrics, means, strict=True)
         }
 
     def _check_votes(self) -> None:
@@ -375,11 +398,10 @@ class UpdateCodec:
         prepared = self._prepared(vector)
         if self.num_extra:
             coordinates = np.asarray(prepared)
-            positions = [metric.position(metrics.get(metric.name)) for metric in self.private_metrics]
+            extra = self._metric_positions(metrics)
             if self.votes and self.clip_quantile is not None:
                 wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
-                positions.append(1.0 if wide_enough else -1.0)
-            extra = self.clip * np.array(positions)
+                extra = np.append(extra, self.clip if wide_enough else -self.clip)
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
         return self._drawn(prepared, rng, threads)
 

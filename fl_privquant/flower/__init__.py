@@ -2,7 +2,7 @@
 
 A user adds two lines to an ordinary Flower app:
 
-* on the client ``@app.train(mods=[PrivQuantMod(max_epsilon=1.0)])``
+* on the client ``app = ClientApp(mods=[PrivQuantMod(max_epsilon=1.0)])``
 * on the server ``strategy = PrivQuantStrategy(FedAvg(...), mechanism=mechanism, clip=0.1)``
 """
 

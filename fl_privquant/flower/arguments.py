@@ -65,7 +65,9 @@ class Arguments:
         encoding = _encoding(given, short_form)
         plan = given if isinstance(given, Plan) else given.plan if isinstance(given, Policy) else None
         if plan is not None:
-            _refuse("a plan sets it", {"aggregation": aggregation, "budget": budget, "delta": delta})
+            target = f"pq.Target(epsilon={plan.target.epsilon:g}, ...)"
+            _refuse("a plan sets it", {"aggregation": aggregation}, "say target.plan(..., aggregation=...)")
+            _refuse("a plan sets it", {"budget": budget, "delta": delta}, f"say it in the plan's {target}")
             return cls(encoding, plan.aggregation, plan.budget, plan.target.delta, plan)
         stated_delta = _USUAL_DELTA if delta is None else checks.inside("delta", delta, "[0, 1)")
         return cls(encoding, aggregation or PerClient(), budget, stated_delta)
@@ -104,8 +106,9 @@ def metric_ranges(
 ) -> tuple[MetricRange, ...]:
     """The metrics that clients release through the mechanism, each with its range."""
     ranges = given or {}
-    if plan is not None and ranges:
-        raise InvalidSpecError("private_metrics: given, but a plan counts the update alone; leave it out")
+    if plan is not None:
+        _refuse("a plan sets it", {"private_metrics": given}, "say target.plan(..., private_metrics=...)")
+        ranges = plan.private_metrics
     if weighted_by_key in ranges:
         raise InvalidSpecError(
             f"private_metrics: {weighted_by_key!r} is what the wrapped strategy weighs clients by, and is "
@@ -114,8 +117,8 @@ def metric_ranges(
     return tuple(MetricRange(name, *map(float, ends)) for name, ends in ranges.items())
 
 
-def _refuse(reason: str, given: Mapping[str, Any]) -> None:
+def _refuse(reason: str, given: Mapping[str, Any], remedy: str = "leave it out") -> None:
     """Refuse arguments that another one decides."""
     for name, value in given.items():
         if value is not None:
-            raise InvalidSpecError(f"{name}: given, but {reason}; leave it out")
+            raise InvalidSpecError(f"{name}: given, but {reason}; {remedy}")

@@ -49,7 +49,7 @@ class Asked:
         if not configs and RECORD_SECAGG in message.content:
             raise InvalidSpecError(
                 "the server asks for secure aggregation, in which this client takes no part: put "
-                "SecureAggregationMod() before PrivQuantMod in the client's @app.train(mods=[...])"
+                "SecureAggregationMod() before PrivQuantMod in the client's ClientApp(mods=[...])"
             )
         request = Request.read(configs[0] if configs else ConfigRecord())
         # A copy of the mapping: apps may empty the record while they unpack it.

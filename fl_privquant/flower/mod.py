@@ -10,7 +10,7 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Array, Context, Error, Message, MessageType, MetricRecord
+from flwr.app import Array, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -25,12 +25,14 @@ from fl_privquant.errors import (
     InvalidUpdateError,
     LedgerDamagedError,
     PrivQuantError,
+    one_line,
 )
 from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
+from fl_privquant.flower.clear_replies import check_names, read_metrics, trains
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.node_token import node_encodes
-from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
+from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, Reply
 from fl_privquant.flower.records import put, reply_to
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -44,6 +46,10 @@ NODE_MAX_PARTICIPATIONS = "privquant-max-participations"
 _LEDGER_DAMAGED: Final = (
     "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be spent; the "
     "client's log says what to do"
+)
+_IN_CLEAR: Final = (
+    "it would leave the client in clear; let single metrics pass with PrivQuantMod(metrics=[...]), or ask "
+    "for private_metrics of training"
 )
 
 
@@ -72,14 +78,19 @@ class PrivQuantMod:
     data. Refusals depend on the request, the client's limits and its ledger, never on its data, and all come
     before the app is called.
 
+    For the whole app, ``ClientApp(mods=[PrivQuantMod(...)])``, it also covers evaluate, query and custom
+    messages: of the replies to them only ``metrics`` leave the client, and without such names these messages
+    are refused before the app is called. A mod of the training function alone, ``@app.train(mods=[...])``,
+    does not see them.
+
     Assumes: secure randomness, that is no ``seed``; and that the ledger is kept. Without a file it is in the
     client's state, which Flower keeps for one run in simulation, and until a restart on a SuperNode. Several
     processes then do not share a budget. A ``ledger_file`` holds a budget over runs, restarts and processes;
     on a SuperNode there is one by default (:mod:`fl_privquant.flower.client_ledger`).
 
     Not covered: ``metrics`` that may pass and ``report_clipping``, which are not counted (statements of the
-    run name them; private metrics of the strategy are counted); messages other than train messages; what the
-    app logs, writes or sends itself; and how long the answer takes.
+    run name them; private metrics of the strategy are counted); what the app logs, writes or sends itself;
+    and how long the answer takes.
 
     Parameters
     ----------
@@ -90,10 +101,11 @@ class PrivQuantMod:
     budget
         What may be spent over all rounds, local view: a :class:`Budget`, its epsilon alone (at delta 0), or
         None for no bound. Secure aggregation does not reduce what is counted here, as only the server says
-        how many clients are in a sum. The budget holds whatever the server asks for. At a delta above 0, a
-        server that chooses further kinds of releases by the client's answers can reach 1.01 times that delta
-        (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than one, so
-        that a budget may end earlier than the server's figures say.
+        how many clients are in a sum: beside a plan for secure sums leave it out, or give what the plan costs
+        in the local view, not its target. The budget holds whatever the server asks for. At a delta above 0,
+        a server that chooses further kinds of releases by the client's answers can reach 1.01 times that
+        delta (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than
+        one, so that a budget may end earlier than the server's figures say.
     max_participations, rounds_apart
         The most rounds of one run that the client takes part in; and it takes part in at most one of
         ``rounds_apart`` rounds in a row, by the server's round numbers. A plan with ``participations`` then
@@ -101,8 +113,9 @@ class PrivQuantMod:
     max_delta
         Largest delta for that unit; 0 allows only mechanisms of pure differential privacy.
     metrics
-        Names of the app's metrics that are sent along, such as "num-examples". They are not private and
-        not counted: none by default. ``private_metrics`` of the strategy need no permission.
+        Names of the app's metrics that leave the client in clear, such as "num-examples": with its updates,
+        and in replies to other messages. They are not private and not counted: none by default.
+        ``private_metrics`` of the strategy need no permission.
     report_clipping
         Whether to report the share of clipped coordinates to a server that asks. It depends on
         the data and is not private: off by default.
@@ -128,8 +141,8 @@ class PrivQuantMod:
     Examples
     --------
     >>> from flwr.clientapp import ClientApp
-    >>> app = ClientApp()
-    >>> @app.train(mods=[PrivQuantMod(max_epsilon=1.0, budget=100_000.0)])
+    >>> app = ClientApp(mods=[PrivQuantMod(max_epsilon=1.0, budget=100_000.0)])
+    >>> @app.train()
     ... def train(message, context):
     ...     ...
     """
@@ -148,10 +161,6 @@ class PrivQuantMod:
         ledger_file: str | Path | None = None,
         threads: int = 1,
     ) -> None:
-        if isinstance(metrics, str):
-            raise InvalidSpecError(
-                f"metrics: {metrics!r} is one name, expected a collection such as [{metrics!r}]"
-            )
         self.max_epsilon = checks.inside("max_epsilon", max_epsilon, "(0, inf]")
         self.max_delta = checks.inside("max_delta", max_delta, "[0, 1)")
         self.budget = budget if budget is None or isinstance(budget, Budget) else Budget(budget)
@@ -161,7 +170,7 @@ class PrivQuantMod:
             else checks.whole("max_participations", max_participations, 1)
         )
         self.share = Share(most, checks.whole("rounds_apart", rounds_apart, 1))
-        self.metrics = tuple(metrics)
+        self.metrics = check_names("metrics", metrics)
         self.report_clipping = report_clipping
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
@@ -172,8 +181,8 @@ class PrivQuantMod:
         """Refuse, or train by ``call_next`` and reply with the encoded difference."""
         if node_encodes(msg, ctxt):
             return call_next(msg, ctxt)
-        if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-            return call_next(msg, ctxt)
+        if not trains(msg):
+            return self._answer(msg, lambda: call_next(msg, ctxt))
         try:
             task = self._accepted(msg, ctxt)
         except PrivQuantError as error:
@@ -187,15 +196,37 @@ class PrivQuantMod:
                 payload, metrics = self._trained(task, lambda: call_next(msg, ctxt))
             except (Exception, SystemExit):
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
-                nothing = task.asked.codec.encoded_nothing(task.asked.arrays, task.rng, self.threads)
+                # Whoever asks how many clients fail learns it as all else: through the mechanism.
+                failed = {METRIC_FAILED: 1.0}
+                nothing = task.asked.codec.encoded_nothing(task.asked.arrays, task.rng, self.threads, failed)
                 payload, metrics = task.asked.seal(nothing), {}
         except Exception:
             # Encoding zeros fails only for lack of memory; then this constant text is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
             return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
         request = task.asked.request
-        reply = Reply(request.round, request.fingerprint, payload, metrics, simulated=task.rng is not None)
+        seeded = task.rng is not None
+        reply = Reply(request.round, request.fingerprint, payload, metrics, seeded, self.metrics)
         return reply_to(msg, reply.to_content())
+
+    def _answer(self, msg: Message, answer: Callable[[], Message]) -> Message:
+        """Reply to a message that is not for training: with the metrics that may pass, and nothing else."""
+        if not self.metrics:
+            kind = one_line(msg.metadata.message_type, 40)
+            return _refusal(msg, PrivQuantError(f"no reply to {kind!r} messages: {_IN_CLEAR}"))
+        try:
+            out = answer()
+            if out.has_error():
+                raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
+            records = {
+                key: MetricRecord({name: value for name, value in record.items() if name in self.metrics})
+                for key, record in records_of(out.content, MetricRecord)
+            }
+        except (Exception, SystemExit):
+            # The app has seen the data, so that its reason must not leave the client.
+            log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
+            return _refusal(msg, InvalidUpdateError("the app failed; the client's log says why"))
+        return Message(RecordDict(dict(records)), reply_to=msg)
 
     def _accepted(self, msg: Message, ctxt: Context) -> _Task:
         """Check everything about a message, and count its release; a refusal is raised as an error."""
@@ -227,12 +258,9 @@ class PrivQuantMod:
             raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
         asked, codec = task.asked, task.asked.codec
         trained = _read_trained(out, asked.received)
-        measured = {
-            name: value
-            for _, record in records_of(out.content, MetricRecord)
-            for name, value in record.items()
-        }
+        measured = read_metrics(out)
         passed = {name: measured[name] for name in self.metrics if name in measured}
+        measured[METRIC_FAILED] = 0.0
         if asked.request.report_clipping and self.report_clipping:
             passed[METRIC_CLIPPED] = codec.clipped_share(trained, asked.arrays)
         update = codec.encoded_difference(trained, asked.arrays, task.rng, self.threads, measured)

@@ -302,8 +302,8 @@ class DoublingMechanism(Policy):
     lower than ``window`` observations ago, and the levels have not changed since, their number doubles.
 
     The loss is the server's: that of a central evaluation, which calls :meth:`observe_metrics`, or the
-    aggregated metric of federated evaluation, which PrivQuantStrategy hands over. Both are public already;
-    nothing is asked of clients, and no metric of theirs is read.
+    aggregated metric of an evaluation by clients, if PrivQuantStrategy has ``clear_metrics`` and so asks for
+    one. The policy itself asks clients for nothing.
     Reference: Hönig, Zhao, Mullins, "DAdaQuant: Doubly-adaptive quantization for communication-efficient
     Federated Learning", ICML 2022 (section 3.1).
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.arguments import GivenEncoding
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.clear_replies import HOW_TO_EVALUATE, trains
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.strategy import PrivQuantStrategy
 from fl_privquant.flower.wrapping import Aggregate
@@ -34,9 +35,11 @@ class PrivateGrid(GridWrapper):
     """Sends an app's messages through another grid, and makes each round of training private.
 
     Each ``send_and_receive`` of train messages is one round: all of them carry the same model, the reply of
-    each client is decoded on its own, and under secure aggregation there is one reply, the mean. Other
-    messages pass as they are. Clients need :class:`~fl_privquant.flower.PrivQuantMod` (and
-    :class:`~fl_privquant.flower.SecureAggregationMod`) as with a strategy.
+    each client is decoded on its own, and under secure aggregation there is one reply, the mean. Replies to
+    other messages would arrive in clear, so that these are refused, unless ``clear_metrics`` names what
+    clients may send; statements then name what arrives. Clients need
+    :class:`~fl_privquant.flower.PrivQuantMod` (and :class:`~fl_privquant.flower.SecureAggregationMod`) as
+    with a strategy.
 
     Guarantee: that of :class:`~fl_privquant.flower.PrivQuantStrategy`, which is :attr:`private` and keeps
     the ledger. A round beyond the budget raises :class:`~fl_privquant.errors.BudgetExhaustedError` before
@@ -90,7 +93,8 @@ class PrivateGrid(GridWrapper):
         # Copies: the app may send its own messages again, and the request is no part of them.
         training = [copy.copy(message) for message in messages if trains(message)]
         if not training:
-            return self._grid.send_and_receive(messages, timeout=timeout)
+            self._check_allowed(messages)
+            return self.private.note_replies(self._grid.send_and_receive(messages, timeout=timeout))
         if len(training) < len(messages):
             raise InvalidSpecError(
                 f"{len(training)} of {len(messages)} messages are for training; send these by themselves"
@@ -146,7 +150,21 @@ class PrivateGrid(GridWrapper):
         """Send messages that are not for training; those that are cannot be pushed one by one."""
         messages = list(messages)
         refuse_pushed(messages)
+        self._check_allowed(messages)
         return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that are there; statements name what they hold in clear."""
+        return self.private.note_replies(self._grid.pull_messages(message_ids))
+
+    def _check_allowed(self, messages: Iterable[Message]) -> None:
+        """Refuse messages whose replies would arrive in clear, unless the app has named what may."""
+        kinds = sorted({message.metadata.message_type for message in messages})
+        if kinds and not self.private.clear_metrics:
+            raise InvalidSpecError(
+                f"messages: send clients no {' and '.join(map(repr, kinds))} messages "
+                f"(fraction_evaluate=0.0 of Flower's strategies), {HOW_TO_EVALUATE}"
+            )
 
 
 class _Passing(Strategy):
@@ -185,11 +203,6 @@ class _Passing(Strategy):
 def _alike(now: NDArray[Any], before: NDArray[Any]) -> bool:
     """Whether two arrays are equal up to the rounding of an average."""
     return now.dtype.kind in "biuf" and np.allclose(now, before, rtol=_ROUNDING, atol=0.0, equal_nan=True)
-
-
-def trains(message: Message) -> bool:
-    """Whether a message is for training, or a reply to such a one."""
-    return message.metadata.message_type.split(".")[0] == MessageType.TRAIN
 
 
 def refuse_pushed(messages: Iterable[Message]) -> None:

@@ -57,6 +57,7 @@ KEY_METRIC_RANGES: Final = "privquant-private-metric-ranges"
 KEY_REPORT: Final = "privquant-report-clipping"
 KEY_SIMULATED: Final = "privquant-simulated"
 KEY_COUNTED: Final = "privquant-counted-releases"
+KEY_ALLOWED: Final = "privquant-allowed-metrics"
 
 RECORD_PAYLOAD: Final = "privquant-update"
 RECORD_REPLY: Final = "privquant-reply"
@@ -64,6 +65,8 @@ RECORD_METRICS: Final = "metrics"
 RECORD_SECAGG: Final = "secagg"
 ARRAY_PAYLOAD: Final = "payload"
 METRIC_CLIPPED: Final = "privquant-clipped-share"
+METRIC_FAILED: Final = "privquant-failed"
+"""The private metric that PrivQuantMod sets itself: 1 if the client had no usable update, else 0."""
 # Not numpy's format: a payload that reaches a strategy without PrivQuantStrategy must not look like a model.
 STYPE_PAYLOAD: Final = "fl_privquant.payload"
 
@@ -322,16 +325,20 @@ class Reply:
     """Those of the app's metrics that the client lets pass."""
     simulated: bool
     """Whether the client's randomness was seeded, so that privacy is simulated only."""
+    allowed: tuple[str, ...] = ()
+    """Names of all metrics that the client lets pass in clear, in replies to whatever message."""
 
     def to_content(self) -> RecordDict:
         """The content of the reply message."""
         payload = made_array("uint8", (len(self.payload),), STYPE_PAYLOAD, self.payload)
-        info = {
+        info: dict[str, Any] = {
             KEY_VERSION: PROTOCOL_VERSION,
             KEY_ROUND: self.round,
             KEY_MECHANISM: self.mechanism,
             KEY_SIMULATED: self.simulated,
         }
+        if self.allowed:
+            info[KEY_ALLOWED] = list(self.allowed)
         content = {
             RECORD_PAYLOAD: made(ArrayRecord, {ARRAY_PAYLOAD: payload}),
             RECORD_REPLY: made(ConfigRecord, info),
@@ -358,7 +365,7 @@ class Reply:
             or list(arrays) != [ARRAY_PAYLOAD]
         ):
             raise InvalidUpdateError(
-                "reply: holds no encoded update; add PrivQuantMod to the client's @app.train(mods=[...])"
+                "reply: holds no encoded update; add PrivQuantMod to the client's ClientApp(mods=[...])"
             )
         if problem := _other_version(info.get(KEY_VERSION)):
             raise InvalidUpdateError(f"reply: {problem}")
@@ -371,6 +378,7 @@ class Reply:
                 payload=arrays[ARRAY_PAYLOAD].data,
                 metrics={name: value for name, value in reported if _is_number(value)},
                 simulated=_field(fields, KEY_SIMULATED, bool),
+                allowed=tuple(map(str, _optional(fields, KEY_ALLOWED, list) or ())),
             )
         except InvalidSpecError as error:
             raise InvalidUpdateError(f"reply: {error}") from error

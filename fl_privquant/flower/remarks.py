@@ -37,16 +37,16 @@ def kept_words(keep: int | float | None) -> str:
 
 
 def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> list[str]:
-    """Which metrics of clients are counted among the coordinates, and which are not counted at all."""
+    """Which metrics of clients are counted among the coordinates, and what is not counted at all."""
     ranges = ", ".join(f"{metric.name!r} in [{metric.low:g}, {metric.high:g}]" for metric in private)
     lines = []
     if ranges:
         lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")
     if uncounted:
-        names = ", ".join(repr(name) for name in sorted(uncounted))
         lines.append(
-            f"not counted in any figure: clients also send {names} without protection; remove them from "
-            f"PrivQuantMod's metrics and report_clipping, or ask for private_metrics"
+            f"not counted in any figure: clients send or may send {', '.join(sorted(uncounted))} without "
+            f"protection; put PrivQuantMod into ClientApp(mods=[...]), without metrics and report_clipping, "
+            f"and ask for private_metrics instead"
         )
     return lines
 

@@ -6,20 +6,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from logging import INFO, WARNING
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.supercore import log
 from numpy.typing import NDArray
 
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.exchange import Decoded, Opened
-from fl_privquant.flower.protocol import METRIC_CLIPPED, RECORD_METRICS, Reply, Request
+from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, RECORD_METRICS, Reply, Request
 from fl_privquant.flower.records import LeanRecords, made, values_of
 from fl_privquant.flower.remarks import failure_lines
 from fl_privquant.flower.wrapping import mean_reply
+
+# An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.
+_SURELY: Final = 3.0
 
 
 @dataclass
@@ -166,6 +171,31 @@ class RoundState:
             else:
                 kept[name] = Array(np.asarray(array.numpy().astype(self.model[name].dtype)))
         return kept
+
+
+class FailedTraining:
+    """Estimates how many clients could not train, in all rounds so far, if they are asked for that metric."""
+
+    def __init__(self) -> None:
+        # The share of clients in each round, and its standard error.
+        self._rounds: list[tuple[float, float]] = []
+
+    def log(self, current: RoundState, plain: list[Message], num_clients: int) -> None:
+        """Log the estimate after a round whose decoded replies, or their mean, are ``plain``."""
+        asked = [metric for metric in current.request.private_metrics if metric.name == METRIC_FAILED]
+        for metric in asked:
+            share = float(np.mean([values_of(reply.content[RECORD_METRICS])[metric.name] for reply in plain]))
+            self._rounds.append((share, current.codec.metric_error(metric, num_clients)))
+            shares, errors = np.transpose(self._rounds)
+            mean, error = float(np.mean(shares)), float(np.linalg.norm(errors)) / len(errors)
+            log(
+                WARNING if mean > _SURELY * error else INFO,
+                "PrivQuant: round %d, about %.0f %% of trainings have failed so far, and zeros were sent "
+                "instead (standard error %.0f %%)",
+                current.request.round,
+                100.0 * min(max(mean, 0.0), 1.0),
+                100.0 * error,
+            )
 
 
 def bytes_of(config: ConfigRecord) -> int:

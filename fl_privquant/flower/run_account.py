@@ -153,3 +153,21 @@ class RunAccount:
             return spent
         # The quick bound exceeds the budget, but the ledger counted in full before it let the round begin.
         return replace(spent, epsilon=limit.epsilon, delta=limit.delta)
+
+    def client_refusal(self, server_round: int) -> BudgetExhaustedError:
+        """The error of a round in which every client says that its own limits are reached.
+
+        In the first round nothing was released, so that the error has no statement of what was spent.
+        """
+        spent = self.ledger.statement(self.delta)
+        return BudgetExhaustedError(
+            f"round {server_round}: every client refuses, because its own limits (budget or "
+            f"max_participations of PrivQuantMod) allow no further release. A client's budget counts in the "
+            f"local view, where the run has requested so far: {spent}. "
+            f"Leave that budget out, or raise it to what all rounds cost in the local view: a client does "
+            f"not know how many others are in a sum, so that secure aggregation does not lower what it "
+            f"counts, and a plan's target is no budget for it. PrivQuantMod(**plan.client_limits) allows a "
+            f"plan",
+            spent if len(self.ledger) > 1 else None,
+            remedy="",
+        )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from logging import WARNING
 from typing import Final, TypeVar
 
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -23,6 +23,7 @@ from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
+from fl_privquant.flower.clear_replies import trains
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.node_token import node_encodes
 from fl_privquant.flower.protocol import RECORD_SECAGG, Reply
@@ -49,7 +50,7 @@ _Given = TypeVar("_Given")
 class SecureAggregationMod:
     """Masks the codes that PrivQuantMod is about to send, so that the server can open their sum only.
 
-    Put it before PrivQuantMod: ``@app.train(mods=[SecureAggregationMod(), PrivQuantMod(...)])``. A train
+    Put it before PrivQuantMod: ``ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(...)])``. A train
     message that is not part of a secure aggregation is refused, so that a server cannot turn it off.
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
@@ -75,7 +76,8 @@ class SecureAggregationMod:
         """Answer the protocol's own messages, and mask the reply to a train message."""
         if node_encodes(msg, ctxt):
             return call_next(msg, ctxt)
-        if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+        if not trains(msg):
+            # PrivQuantMod, which follows, lets only metrics pass that the client allows.
             return call_next(msg, ctxt)
         stage = protocol_record(msg)
         try:

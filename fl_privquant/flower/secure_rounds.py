@@ -14,6 +14,7 @@ from logging import INFO, WARNING
 from typing import Any, Final
 
 from flwr.app import Message, MessageType
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -116,7 +117,8 @@ class SecureRounds:
             opened = server.finish()
             self._note_rejected(server)
         clients = counted(len(opened.survivors), "client")
-        log(INFO, "Secure aggregation: round %d, sum of %s", self._round, clients)
+        signed = "not signed" if self._settings.get("identities") is None else "signed with identity keys"
+        log(INFO, "Secure aggregation: round %d, sum of %s, %s", self._round, clients, signed)
         return replace(opened, survivors=tuple(sorted(self._nodes[member] for member in opened.survivors)))
 
     @contextmanager
@@ -202,5 +204,16 @@ class SecureRounds:
                 self.handshake_bytes += len(data)
                 receive(clients[node], data)
             else:
-                reason = reply.error.reason if reply.has_error() else "the reply is not of the protocol"
-                self._fail(node, f"{stage}: {reason}")
+                self._fail(node, f"{stage}: {_refusal(reply)}")
+
+
+def _refusal(reply: Message) -> str:
+    """Why a reply is not one of the protocol; an app that answers itself has no mod that would."""
+    error = reply.error if reply.has_error() else None
+    if error is not None and error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+        return error.reason or f"error {error.code}"
+    answered = "answered" if error is None else f"raised {error.reason} on"
+    return (
+        f"the client's app {answered} a message of secure aggregation, which a mod should have answered; put "
+        f"SecureAggregationMod() before PrivQuantMod in ClientApp(mods=[...])"
+    )

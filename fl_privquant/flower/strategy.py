@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING
 from typing import Any
@@ -22,28 +22,33 @@ from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import (
-    BudgetExhaustedError,
-    InvalidSpecError,
-    PrivQuantError,
-    SecureAggregationError,
-    counted,
-)
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError, counted
 from fl_privquant.flower.arguments import Arguments, GivenEncoding, metric_ranges, sampling_of, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.clear_replies import (
+    HOW_TO_EVALUATE,
+    NotingGrid,
+    add_weights,
+    allow_missing_metrics,
+    check_names,
+    clear_names,
+    quote_names,
+)
 from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Reply, Request, is_request
-from fl_privquant.flower.remarks import failure_lines, kept_words, metric_lines, randomness_lines
+from fl_privquant.flower.remarks import (
+    failure_lines,
+    kept_words,
+    metric_lines,
+    randomness_lines,
+)
 from fl_privquant.flower.round_record import OnRound, RoundRecord
-from fl_privquant.flower.round_state import RoundState, bytes_of, reported_share_clipped
+from fl_privquant.flower.round_state import FailedTraining, RoundState, bytes_of, reported_share_clipped
 from fl_privquant.flower.run_account import RunAccount
 from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement
-
-_MOST_NAMES = 100
-_NAME_LENGTH = 64
 
 
 class NoUsableReplyError(PrivQuantError):
@@ -90,7 +95,13 @@ class PrivQuantStrategy(StrategyWrapper):
     private_metrics
         Metrics that clients release through the mechanism, as coordinates that follow the update: the range
         of each by name, such as ``{"loss": (0.0, 4.0)}``. A client's value is clipped to it. They are counted
-        like all coordinates, and the wrapped strategy gets unbiased estimates under the same names.
+        like all coordinates, and the wrapped strategy gets unbiased estimates under the same names. With a
+        plan, give them to :meth:`~fl_privquant.accounting.Target.plan`, which counts them. The metric
+        ``privquant-failed``, from 0 to 1, is the share of clients whose training failed.
+    clear_metrics
+        Names of metrics that clients send in clear when they evaluate. Without names, which is the default,
+        clients are not asked to evaluate, whatever the wrapped strategy says. Clients have to allow them
+        (``metrics`` of :class:`~fl_privquant.flower.PrivQuantMod`), and every statement names them.
     max_failed_rounds
         How many rounds in a row may end without a usable reply before the run is stopped.
     aggregation
@@ -140,6 +151,7 @@ class PrivQuantStrategy(StrategyWrapper):
         rotation_seed: int = 0,
         report_clipping: bool = False,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
+        clear_metrics: Collection[str] = (),
         max_failed_rounds: int = 0,
         aggregation: Aggregation | None = None,
         sampling: ClientSampling | None = None,
@@ -161,8 +173,10 @@ class PrivQuantStrategy(StrategyWrapper):
         self.rotation_seed = checks.whole("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = report_clipping
         self.private_metrics = metric_ranges(private_metrics, self.plan, self.weighted_by_key)
-        # Names of what clients send beside their updates, outside of all accounting.
-        self.uncounted_metrics: set[str] = set()
+        self.clear_metrics = check_names("clear_metrics", clear_metrics)
+        # What clients send in clear, outside of all accounting, in words.
+        self.uncounted = quote_names(self.clear_metrics)
+        allow_missing_metrics(strategy)
         self.max_failed_rounds = checks.whole("max_failed_rounds", max_failed_rounds, 0)
         self.aggregation = arguments.aggregation
         self.sampling = sampling_of(sampling, self.aggregation, self.plan, simulated)
@@ -173,6 +187,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
         self.on_round = on_round
+        self._failed_training = FailedTraining()
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
         self._exchange = exchange_of(self.aggregation)
@@ -217,6 +232,7 @@ class PrivQuantStrategy(StrategyWrapper):
             f"Sampling of clients: {self.sampling!r}",
             f"Client weights: uniform ('{self.weighted_by_key}' is replaced by 1)",
             "Metrics of clients: only those that their PrivQuantMod lists; they are not private",
+            f"Evaluation by clients: {', '.join(self.clear_metrics) or f'none, {HOW_TO_EVALUATE}'}",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
         log(INFO, "\t├──> PrivQuant settings:")
@@ -237,7 +253,11 @@ class PrivQuantStrategy(StrategyWrapper):
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
         mechanism = self.request(1).encoding.mechanism if last is None else last.mechanism
-        return self._account.statements(mechanism, refine)
+        statements = self._account.statements(mechanism, refine)
+        if not self.uncounted:
+            return statements
+        silent = f"that {', '.join(sorted(self.uncounted))}, sent by clients in clear, tell nothing"
+        return [replace(stated, assumptions=(*stated.assumptions, silent)) for stated in statements]
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
         """The statements as lines, and what they do not cover; every epsilon is given with its unit."""
@@ -249,7 +269,7 @@ class PrivQuantStrategy(StrategyWrapper):
                 f"one of the {last.dimension} coordinates is the client's vote on the clip: whether a share "
                 f"of {quantile:g} of its update's coordinates lies within the clip"
             )
-        lines += metric_lines(self.private_metrics, self.uncounted_metrics)
+        lines += metric_lines(self.private_metrics, self.uncounted)
         lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
         return lines + randomness_lines(self.simulated, self.simulated_nodes)
 
@@ -295,7 +315,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
         messages = self._account.ask(server_round, release, messages, population)
         try:
-            return self._exchange.begin(server_round, messages, codec, grid)
+            return self._exchange.begin(server_round, messages, codec, NotingGrid(grid, self.note_replies))
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
             self._round.refuse(str(error))
@@ -337,6 +357,7 @@ class PrivQuantStrategy(StrategyWrapper):
             if opened.total is not None:
                 self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
+            self._failed_training.log(current, plain, len(usable))
             # The sum was decoded: its codes need not stay in memory.
             opened = replace(opened, total=None)
             arrays, metrics = super().aggregate_train(server_round, plain)
@@ -349,7 +370,7 @@ class PrivQuantStrategy(StrategyWrapper):
     def _checked(self, current: RoundState, replies: Iterable[Message]) -> dict[int, tuple[Message, Reply]]:
         """The valid replies with their messages, by node; why others are not valid is noted."""
         replies_by_node: dict[int, tuple[Message, Reply]] = {}
-        for message in replies:
+        for message in self.note_replies(replies):
             node = message.metadata.src_node_id
             try:
                 reply = current.checked(message)
@@ -357,6 +378,8 @@ class PrivQuantStrategy(StrategyWrapper):
                 current.fail(node, str(error))
             else:
                 replies_by_node[node] = (message, reply)
+        for _, reply in replies_by_node.values():
+            self.uncounted |= quote_names(reply.allowed)
         self._note(current, {node: reply for node, (_, reply) in replies_by_node.items()})
         return replies_by_node
 
@@ -408,11 +431,24 @@ class PrivQuantStrategy(StrategyWrapper):
         )
         self.on_round(record)
 
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask clients to evaluate only if there are metrics that they may send in clear."""
+        return super().configure_evaluate(server_round, arrays, config, grid) if self.clear_metrics else []
+
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
-        metrics = super().aggregate_evaluate(server_round, replies)
+        weighted = add_weights(self.note_replies(replies), self.weighted_by_key)
+        metrics = super().aggregate_evaluate(server_round, weighted)
         self.policy.observe_metrics(server_round, metrics)
         return metrics
+
+    def note_replies(self, replies: Iterable[Message]) -> list[Message]:
+        """The replies of clients; what they hold in clear is named in statements from now on."""
+        received = list(replies)
+        self.uncounted.update(*map(clear_names, received))
+        return received
 
     def checkpoint_state(self) -> dict[str, Any]:
         """What a checkpoint keeps: the ledger, what policies have learnt, and what clients said."""
@@ -422,7 +458,7 @@ class PrivQuantStrategy(StrategyWrapper):
             "failed_rounds": self.failed_rounds,
             "survivors": {str(number): count for number, count in self.survivors.items()},
             "simulated_nodes": sorted(self.simulated_nodes),
-            "uncounted_metrics": sorted(self.uncounted_metrics),
+            "uncounted": sorted(self.uncounted),
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -431,7 +467,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self.failed_rounds = int(state["failed_rounds"])
         self.survivors = {int(number): int(count) for number, count in state["survivors"].items()}
         self.simulated_nodes = set(state["simulated_nodes"])
-        self.uncounted_metrics = set(map(str, state["uncounted_metrics"]))
+        self.uncounted |= set(map(str, state["uncounted"]))
         self.policy.restore_state(state["policy"])
 
     def _fail(self, current: RoundState) -> None:
@@ -439,12 +475,7 @@ class PrivQuantStrategy(StrategyWrapper):
         self.failed_rounds += 1
         server_round, silent = current.request.round, current.num_silent
         if current.exhausted == len(current.asked):
-            spent = self.ledger.statement(self.delta)
-            raise BudgetExhaustedError(
-                f"round {server_round}: every client refuses, because its own budget allows no further "
-                f"release. Requested so far: {spent}",
-                spent,
-            )
+            raise self._account.client_refusal(server_round)
         text = (
             f"round {server_round} has no usable reply ({current.num_failed} failed, {silent} silent): round "
             f"{self.failed_rounds} in a row without one"
@@ -455,13 +486,9 @@ class PrivQuantStrategy(StrategyWrapper):
         log(ERROR, "PrivQuant: %s; the model stays as it is", text)
 
     def _note(self, current: RoundState, replies: Mapping[int, Reply]) -> None:
-        """Keep what clients say about their randomness and their metrics, for statements."""
+        """Keep what clients say about their randomness, for statements."""
         seeded = [node for node in replies if replies[node].simulated and node not in self.simulated_nodes]
         self.simulated_nodes.update(seeded)
         if seeded and not self.simulated:
             (line,) = failure_lines({"reports that it draws from a seeded stream": seeded})
             log(WARNING, "PrivQuant: round %d, %s", current.request.round, line)
-        for reply in replies.values():
-            if reply.metrics:
-                # A hostile client may send any number of names, of any length.
-                self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}

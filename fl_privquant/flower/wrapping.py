@@ -117,11 +117,9 @@ class StoppedResult(Result):
     @property
     def reason(self) -> str:
         """Why the run ended, and what would help, in one line."""
-        return (
-            f"budget exhausted after {self.rounds} of {counted(self.planned_rounds, 'round')}: "
-            f"{self.stopped}. For more rounds raise the budget, or spend less in each: a smaller epsilon, a "
-            f"smaller model, or more clients in a secure sum"
-        )
+        remedy = "" if self.stopped is None else self.stopped.remedy
+        rounds = f"{self.rounds} of {counted(self.planned_rounds, 'round')}"
+        return ". ".join(filter(None, [f"budget exhausted after {rounds}: {self.stopped}", remedy]))
 
 
 class KeptRun(StrategyWrapper):

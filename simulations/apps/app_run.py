@@ -28,6 +28,7 @@ from flwr.serverapp import Grid, ServerApp
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.flower import PrivQuantMod, SecureAggregationMod, StoppedResult
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.clear_replies import trains
 from fl_privquant.flower.private_grid import RECORD_REQUEST
 from fl_privquant.flower.protocol import KEY_ROUND
 from simulations.apps.user_app import UserApp
@@ -61,7 +62,8 @@ class _ClientInMods(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         text = str(context.run_config["config"])
         call: ClientAppCallable = partial(_called, _app(text).client())
-        for mod in reversed(_mods(text)):
+        # What the app evaluates at its clients is what a simulation measures; statements name it.
+        for mod in reversed(_mods(text)) if trains(message) else ():
             call = partial(_through, mod, call)
         return call(message, context)
 
@@ -210,14 +212,10 @@ def main(grid: Grid, context: Context) -> None:
     if not outputs or not watched.num_rounds:
         raise InvalidSpecError("app: its server app trained nothing: it sent no train messages")
     private = None if watched.private is None else watched.private.private
+    if private is not None:
+        private.uncounted |= watched.uncounted
     statements = outputs[0].statements() if private is None else private.statements()
     lines = [str(statement) for statement in statements] if private is None else private.privacy_statement()
-    for kind, names in sorted(watched.uncounted.items()):
-        if names and private is not None:
-            lines.append(
-                f"not counted in any figure: clients answer the app's {kind} messages, without protection, "
-                f"with {', '.join(sorted(names))}"
-            )
     watched.finish(statements)
     records = list(state.array_records.values())
     model = records[0] if len(records) == 1 else watched.model

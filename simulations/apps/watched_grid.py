@@ -22,8 +22,9 @@ from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivateGrid, RoundRecord
 from fl_privquant.flower.arrays import read_arrays, records_of
+from fl_privquant.flower.clear_replies import clear_names, trains
 from fl_privquant.flower.engines.engine import GridWrapper
-from fl_privquant.flower.private_grid import refuse_pushed, trains
+from fl_privquant.flower.private_grid import refuse_pushed
 from fl_privquant.flower.protocol import is_request
 from simulations.keys.app_keys import AppMetricsConfig
 from simulations.probe import Probe
@@ -73,8 +74,8 @@ class WatchedGrid(GridWrapper):
         self.model = ArrayRecord()
         self.private: PrivateGrid | None = None
         self.setup: PrivateSetup | None = None
-        # Names of what clients answer outside of the privacy accounting, by kind of message.
-        self.uncounted: dict[str, set[str]] = {}
+        # What clients answer in clear, outside of the privacy accounting.
+        self.uncounted: set[str] = set()
         self._evaluations: list[Message] = []
         self._records: list[RoundRecord] = []
         self._on_row: OnRow | None = None
@@ -132,9 +133,7 @@ class WatchedGrid(GridWrapper):
     def _noted(self, replies: Iterable[Message]) -> list[Message]:
         """The replies to messages that are not for training; what they hold is noted as not counted."""
         received = list(replies)
-        for reply in received:
-            names = {"texts of errors"} if reply.has_error() else set(_told(reply))
-            self.uncounted.setdefault(reply.metadata.message_type.split(".")[0], set()).update(names)
+        self.uncounted.update(*map(clear_names, received))
         return received
 
     def close_round(self) -> None:
@@ -290,15 +289,6 @@ def _chosen(values: Mapping[str, float], name: str | None, part: str, key: str) 
 def _evaluations(replies: Iterable[Message]) -> list[Message]:
     kinds = [(reply, reply.metadata.message_type.split(".")[0]) for reply in replies]
     return [reply for reply, kind in kinds if kind == MessageType.EVALUATE and reply.has_content()]
-
-
-def _told(reply: Message) -> Iterable[str]:
-    """Names of what a reply holds: of metrics and settings, and for arrays that of their record."""
-    for name, record in reply.content.items():
-        if isinstance(record, ArrayRecord):
-            yield f"arrays {name!r}"
-        else:
-            yield from map(repr, record)
 
 
 def _models(message: Message) -> list[ArrayRecord]:

@@ -116,11 +116,15 @@ def run(
     return np.asarray(next(iter(result.arrays.values())).numpy()), survivors
 
 
-def test_a_round_of_clients_that_know_one_another_by_files(files: Path) -> None:
+def test_a_round_of_clients_that_know_one_another_by_files(files: Path, flower_log: Any) -> None:
     configurations = {i: configuration(files, i) for i in range(CLIENTS)}
     signed, survivors = run(configurations, read_known_clients(files / "clients.json"))
     assert survivors == {1: CLIENTS, 2: CLIENTS}
+    # The log says whether a round was signed.
+    assert f"round 2, sum of {CLIENTS} clients, signed with identity keys" in flower_log.text
+    assert "not signed" not in flower_log.text
     plain, _ = run({}, None)
+    assert f"round 2, sum of {CLIENTS} clients, not signed" in flower_log.text
     np.testing.assert_array_equal(signed, plain)
 
 

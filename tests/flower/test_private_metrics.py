@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, MetricRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,11 +82,14 @@ def test_they_cost_what_coordinates_cost(mechanism):
     assert strategy.statements()[-1] == expected
 
 
-def test_estimates_are_unbiased(mechanism):
-    layout = Layout.of({"x": np.zeros(3, np.float32)})
+@pytest.mark.parametrize(("size", "repeats"), [(3, 1), (4000, 4)])
+def test_estimates_are_unbiased(mechanism, size, repeats):
+    """In a large update each metric is carried by several coordinates, so that its mean has less noise."""
+    layout = Layout.of({"x": np.zeros(size, np.float32)})
     ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
     codec = UpdateCodec(layout, Encoding(mechanism, 0.1), private_metrics=ranges, clip_quantile=0.5)
-    update, count = {"x": np.zeros(3, np.float32)}, 4000
+    assert codec.dimension == size + 2 * repeats + 1
+    update, count = {"x": np.zeros(size, np.float32)}, 4000 // repeats**2
     rng, total = pq.RandomStream.seeded(8), np.zeros(codec.dimension, np.int64)
     single = np.zeros(2)
     for _ in range(count):
@@ -101,9 +104,12 @@ def test_estimates_are_unbiased(mechanism):
         second_moment = float(mechanism.pmf(position)[0] @ mechanism.values**2)
         return 5.0 * math.sqrt((second_moment - position**2) / count)
 
-    assert means["loss"] == pytest.approx(1.25, abs=3.0 * room(1.25 / 3.0 - 1.0))
+    less = math.sqrt(repeats)
+    assert means["loss"] == pytest.approx(1.25, abs=3.0 * room(1.25 / 3.0 - 1.0) / less)
     # Clipped to its range.
-    assert means["secret"] == pytest.approx(-2.0, abs=2.0 * room(-1.0))
+    assert means["secret"] == pytest.approx(-2.0, abs=2.0 * room(-1.0) / less)
+    expected = 3.0 * math.sqrt(mechanism.mse() / (count * repeats))
+    assert codec.metric_error(ranges[0], count) == pytest.approx(expected)
     assert codec.clip_vote_share(total, count) == pytest.approx(1.0, abs=0.5 * room(1.0))
 
 
@@ -190,10 +196,83 @@ def test_metrics_outside_of_the_accounting_are_named_in_every_statement(mechanis
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, report_clipping=True)
     mod = PrivQuantMod(2.0, metrics=["loss", "num-examples"], report_clipping=True)
     run(strategy, [mod])
-    line = "not counted in any figure: clients also send 'loss', 'num-examples', 'privquant-clipped-share'"
+    line = "in any figure: clients send or may send 'loss', 'num-examples', 'privquant-clipped-share'"
     assert any(line in each for each in strategy.privacy_statement())
     assert line in flower_log.text
     # A run that goes on from a checkpoint does not forget them.
     again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
     again.restore_state(strategy.checkpoint_state())
     assert any(line in each for each in again.privacy_statement())
+
+
+@pytest.mark.parametrize("way", ["per client", "secure sum"])
+def test_clients_whose_training_fails_are_counted_through_the_mechanism(way, flower_log):
+    """Zeros were released in their place, and nobody could know."""
+
+    def train(arrays, partition, server_round):
+        if partition < 3:
+            raise ValueError("no data")
+        return arrays
+
+    strategy = PrivQuantStrategy(
+        fedavg(),
+        Encoding(FINE, CLIP, l2_clip=0.3, rotate=True),
+        private_metrics={"loss": (0.0, 6.0), "privquant-failed": (0.0, 1.0)},
+        aggregation=SecureSum() if way == "secure sum" else PerClient(),
+    )
+    mods = [SecureAggregationMod()] if way == "secure sum" else []
+    metrics, _ = run(strategy, [*mods, PrivQuantMod(math.inf)], train_with=train)
+    assert metrics["privquant-failed"] == pytest.approx(3 / 5, abs=1e-5)
+    # What a client that failed does not report counts as the middle of its range.
+    assert metrics["loss"] == pytest.approx((3 * 3.0 + 3.5 + 4.5) / 5, abs=1e-5)
+    assert "round 1, about 60 % of trainings have failed so far, and zeros were sent instead" in (
+        flower_log.text
+    )
+    # Only their number is known: no reply says who failed, or why.
+    assert "no data" not in "".join(line for line in flower_log.lines if "PrivQuantMod" not in line)
+
+
+def test_an_app_cannot_say_that_it_failed(flower_log):
+    class Lying:
+        def __call__(self, message, context, call_next):
+            reply = call_next(message, context)
+            reply.content["metrics"]["privquant-failed"] = 1.0
+            return reply
+
+    strategy = PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"privquant-failed": (0.0, 1.0)})
+    metrics, _ = run(strategy, [PrivQuantMod(math.inf), Lying()])
+    assert metrics["privquant-failed"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_the_count_of_failures_says_how_rough_it_is(mechanism, flower_log):
+    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, private_metrics={"privquant-failed": (0.0, 1.0)})
+    server = server_app(lambda: strategy, num_rounds=4)
+    InlineEngine().run(server, client_app([PrivQuantMod(2.0)]), Federation(CLIENTS))
+    # Rounds are averaged: of a metric from 0 to 1 one round has half the error of a coordinate in [-1, 1].
+    lines = [line for line in flower_log.lines if "of trainings have failed so far" in line]
+    for number, line in enumerate(lines, start=1):
+        error = 100.0 * 0.5 * math.sqrt(mechanism.mse() / (number * CLIENTS))
+        assert f"round {number}, " in line
+        assert f"(standard error {error:.0f} %)" in line
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("given", [{}, {"loss": (0.0, 6.0)}])
+def test_metrics_that_are_not_sent_do_not_end_the_run(given, flower_log):
+    """A function of the user that reads them raised KeyError after the first round, and ended the run."""
+
+    def averaged(contents, weight):
+        records = [content["metrics"] for content in contents]
+        return MetricRecord({"mean loss": sum(record["loss"] for record in records) / len(records)})
+
+    strategy = PrivQuantStrategy(
+        fedavg(train_metrics_aggr_fn=averaged), Encoding(FINE, CLIP), private_metrics=given
+    )
+    metrics, _ = run(strategy, [PrivQuantMod(math.inf)])
+    missing = "PrivQuant: train_metrics_aggr_fn asks for 'loss', which is not among the metrics of private"
+    if given:
+        assert metrics == {"mean loss": pytest.approx(2.5, abs=1e-5)}
+        assert missing not in flower_log.text
+    else:
+        assert metrics == {}
+        assert f"{missing} replies ('num-examples')" in flower_log.text

@@ -6,7 +6,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import (
     FedAdagrad,
     FedAdam,
-    FedAvg,
     FedAvgM,
     FedMedian,
     FedProx,
@@ -223,35 +222,6 @@ def test_codes_that_cannot_be_summed_are_aggregated_one_by_one():
     summed, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0, aggregation=SumOfCodes()), client)
     single, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client)
     assert_same_arrays(as_arrays(summed.arrays), as_arrays(single.arrays))
-
-
-def test_evaluation_passes_through(mechanism):
-    strategy = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
-    _, server = run(PrivQuantStrategy(strategy, mechanism, CLIP))
-    assert dict(server.result.evaluate_metrics_clientapp[1]) == {"accuracy": 0.5}
-
-
-def test_a_mod_for_the_whole_app_leaves_evaluation_alone(mechanism):
-    from flwr.app import Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-
-    app = ClientApp(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED)])
-
-    @app.evaluate()
-    def evaluate(message, context):
-        return Message(
-            RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})}), reply_to=message
-        )
-
-    @app.train()
-    def train(message, context):
-        return Message(
-            RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord()}), reply_to=message
-        )
-
-    strategy = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
-    _, server = run(PrivQuantStrategy(strategy, mechanism, CLIP), app)
-    assert dict(server.result.evaluate_metrics_clientapp[1]) == {"accuracy": 1.0}
 
 
 def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):

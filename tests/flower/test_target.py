@@ -13,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import Budget, Plan, Target
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.accounting import Accountant, Budget, Plan, Target
+from fl_privquant.errors import BudgetExhaustedError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
     PerClient,
@@ -23,10 +23,12 @@ from fl_privquant.flower import (
     SecureAggregationMod,
     SecureSum,
     SimulatedSum,
+    StoppedResult,
     SumOfCodes,
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.secagg import ClientPolicy
+from tests.flower.apps import client_app, server_app
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -254,3 +256,108 @@ def test_targets_without_meaning_are_refused(name: str, value: float) -> None:
 def test_a_mechanism_for_sums_is_refused_where_there_are_none() -> None:
     with pytest.raises(InfeasibleDesignError, match="optm_aggregate: no design meets"):
         plan(mechanism="optm_aggregate", aggregation=PerClient())
+
+
+METRICS = {"loss": (0.0, 4.0), "privquant-failed": (0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "settings"),
+    [
+        (SecureSum(), {}),
+        (SecureSum(), {"keep": 100}),
+        (SecureSum(), {"clip": 0.2}),
+        (SecureSum(), {"most_error": 2.0, "max_bits": 1}),
+        (SecureSum(), {"mechanism": "skellam"}),
+        (SumOfCodes(), {"mechanism": "one_bit"}),
+    ],
+)
+def test_private_metrics_are_planned_and_counted(aggregation: Any, settings: dict[str, Any]) -> None:
+    """They were refused beside a plan, which a line of the log recommended."""
+    epsilon = 6.0 if isinstance(aggregation, SecureSum) else 40.0
+    planned = plan(epsilon, aggregation=aggregation, private_metrics=METRICS, **settings)
+    strategy, _ = run(planned)
+    assert strategy.survivors == dict.fromkeys((1, 2, 3), CLIENTS)
+    assert spent(strategy) <= planned.statement.epsilon * (1.0 + 1e-9) <= epsilon * (1.0 + 1e-9)
+    release = strategy.ledger.last_release
+    assert release is not None
+    # What the ledger counts is what the plan was made for: update and metrics, and the norm of both.
+    kept = planned.encoding.kept(DIMENSION)
+    norm = math.hypot(planned.encoding.l2_bound(DIMENSION) or 0.0, math.sqrt(2) * planned.encoding.clip)
+    assert release.dimension == kept + 2
+    assert release.norms.l2 == pytest.approx(norm / planned.encoding.clip)
+    assert "'loss' in [0, 4], 'privquant-failed' in [0, 1]" in "".join(strategy.privacy_statement())
+    assert "Clients also release 'loss', clipped to [0, 4], through the mechanism; a round's mean" in (
+        str(planned)
+    )
+
+
+def test_metrics_for_which_an_update_leaves_no_room_are_refused() -> None:
+    target = Target(6.0, rounds=3, num_clients=CLIENTS)
+    many = {f"m{i}": (0.0, 1.0) for i in range(9)}
+    with pytest.raises(InfeasibleDesignError, match="private_metrics: 9 of them, more than an update of 10"):
+        target.plan(10, private_metrics=many)
+    assert len(target.plan(10, private_metrics={"m": (0.0, 1.0)}).private_metrics) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ({"aggregation": SecureSum()}, r"say target\.plan\(\.\.\., aggregation=\.\.\.\)"),
+        ({"private_metrics": METRICS}, r"say target\.plan\(\.\.\., private_metrics=\.\.\.\)"),
+        ({"budget": Budget(6.0, 1e-5)}, r"say it in the plan's pq\.Target\(epsilon=6, \.\.\.\)"),
+        ({"delta": 1e-6}, r"say it in the plan's pq\.Target\(epsilon=6, \.\.\.\)"),
+    ],
+)
+def test_what_a_plan_sets_is_said_where_the_plan_is_made(argument: dict[str, Any], remedy: str) -> None:
+    """Users left out identities when they were told to leave out the aggregation."""
+    (name,) = argument
+    with pytest.raises(InvalidSpecError, match=f"{name}: given, but a plan sets it; {remedy}"):
+        PrivQuantStrategy(FedAvg(), plan(), **argument)
+
+
+def test_the_target_of_a_plan_is_no_budget_of_a_client() -> None:
+    planned = Target(8.0, rounds=2, num_clients=6).plan(25)
+
+    def ended(**limits: Any) -> Any:
+        mods = [SecureAggregationMod(), PrivQuantMod(**planned.client_limits, **limits)]
+        server = server_app(lambda: PrivQuantStrategy(FedAvg(), planned), num_rounds=2)
+        InlineEngine().run(server, client_app(mods), Federation(num_clients=6))
+        return server.result
+
+    # The first release is refused, which is a mistake in the settings and no result.
+    with pytest.raises(BudgetExhaustedError) as raised:
+        ended(budget=8.0)
+    text = str(raised.value)
+    assert "its own limits (budget or max_participations of PrivQuantMod) allow no further release" in text
+    assert "A client's budget counts in the local view" in text
+    assert "Leave that budget out" in text
+    assert "PrivQuantMod(**plan.client_limits) allows a plan" in text
+    # One that lasts for a round ends the run later, with the same advice.
+    one_round = 1.1 * 25 * planned.client_limits["max_epsilon"]
+    stopped = ended(budget=one_round)
+    assert isinstance(stopped, StoppedResult)
+    assert stopped.reason.startswith("budget exhausted after 1 of 2 rounds: round 2: every client refuses")
+    assert "Leave that budget out" in stopped.reason
+    assert "raise the budget, or spend less" not in stopped.reason
+    # The limits of the plan allow just the plan.
+    assert not isinstance(ended(), StoppedResult)
+    assert not isinstance(ended(max_participations=2), StoppedResult)
+
+
+@pytest.mark.parametrize("keep", [None, 3000])
+def test_metrics_of_large_updates_take_several_coordinates_which_are_counted(keep: int | None) -> None:
+    target = Target(6.0, rounds=3, num_clients=CLIENTS)
+    planned = target.plan(5000, keep=keep, private_metrics=METRICS)
+    model = {"model": np.zeros(5000, np.float32)}
+    strategy = PrivQuantStrategy(FedAvg(), planned)
+    codec, release = strategy.request(1).of_model(model)
+    kept = keep or 5000
+    assert codec.dimension == release.dimension == kept + 2 * (kept // 1000)
+    view = planned.aggregation.view(CLIENTS)
+    cost = Accountant({release.seen(view): 3}).statement(1e-5)
+    assert cost.epsilon == pytest.approx(planned.statement.epsilon, rel=1e-6)
+    assert cost.epsilon <= 6.0
+    # They cost little: the same plan without them is hardly better.
+    alone = target.plan(5000, keep=keep).mean_squared_error
+    assert alone <= planned.mean_squared_error < 1.05 * alone

@@ -108,9 +108,9 @@ def test_what_it_evaluates_is_in_the_rows(tmp_path: Path) -> None:
     assert (frame["loss"][1:] == frame["evaluate_eval_loss"][1:]).all()
     assert frame["train_train_loss"].notna().tolist() == [False, True, True]
     lines = (RunDirectory.of(run).path / "provenance.json").read_text()
-    assert "clients also send 'train_loss' without protection" in lines
-    told = "'eval_acc', 'eval_loss', 'num-examples'"
-    assert f"clients answer the app's evaluate messages, without protection, with {told}" in lines
+    told = "'eval_acc', 'eval_loss', 'num-examples', 'train_loss'"
+    assert f"clients send or may send {told} without protection" in lines
+    assert f"that {told}, sent by clients in clear, tell nothing" in lines
     other = config(folder, **NONE, app_metrics={"accuracy": "eval_loss"})
     execute(other)
     assert (rows(other)["accuracy"][1:] == rows(other)["evaluate_eval_loss"][1:]).all()
@@ -195,7 +195,13 @@ def query(msg: Message, context: Context):
     from quickstart.task import target
 
     data = ArrayRecord({"target": Array(target(context.node_config["partition-id"]))})
-    return Message(RecordDict({"data": data, "also": MetricRecord({"size": 3})}), reply_to=msg)
+    kind = msg.metadata.message_type
+    also = MetricRecord({f"size of {kind}": 3})
+    return Message(RecordDict({f"data of {kind}": data, "also": also}), reply_to=msg)
+
+
+app.query("own")(query)
+app.evaluate("own")(query)
 """
 
 
@@ -244,19 +250,24 @@ def test_an_app_that_asks_one_by_one_goes_on_when_a_client_fails(tmp_path: Path)
     assert private["epsilon_client_total"] == pytest.approx(2 * 12 * 4.0)
 
 
-def test_statements_name_what_queries_and_errors_tell(tmp_path: Path) -> None:
-    asked = 'Message(RecordDict(), node, "query") for node in nodes'
+@pytest.mark.parametrize("way", [LOCAL, SECURE])
+def test_whatever_leaves_a_client_in_clear_is_in_the_statement(way: dict[str, Any], tmp_path: Path) -> None:
+    kinds = ("query", "query.own", "evaluate.own")
+    asked = f"Message(RecordDict(), node, kind) for node in nodes for kind in {kinds}"
     end = '    context.state["model"]'
     modules = changed("server_app", end, f"    list(grid.send_and_receive([{asked}]))\n{end}")
     modules["client_app"] = modules["client_app"].replace("    error = msg", "    1 / 0\n    error = msg")
-    run = config(
-        write_app(tmp_path / "app", modules | {"client_app": modules["client_app"] + QUERY}), **LOCAL
-    )
+    run = config(write_app(tmp_path / "app", modules | {"client_app": modules["client_app"] + QUERY}), **way)
     execute(run)
-    lines = json.loads((RunDirectory.of(run).path / "provenance.json").read_text())["statement"]
-    uncounted = "not counted in any figure: clients answer the app's"
-    assert f"{uncounted} query messages, without protection, with 'size', arrays 'data'" in lines
-    assert f"{uncounted} evaluate messages, without protection, with texts of errors" in lines
+    provenance = json.loads((RunDirectory.of(run).path / "provenance.json").read_text())
+    names = [f"{what}{kind}'" for kind in kinds for what in ("'size of ", "arrays 'data of ")]
+    told = ", ".join(sorted([*names, "texts of errors"]))
+    uncounted = f"not counted in any figure: clients send or may send {told} without protection"
+    assert any(line.startswith(uncounted) for line in provenance["statement"])
+    # Training tells nothing else; and every single figure has it among its assumptions.
+    assert provenance["statements"]
+    for statement in provenance["statements"]:
+        assert statement["assumptions"][-1] == f"that {told}, sent by clients in clear, tell nothing"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from flwr.clientapp import ClientApp
 from fl_privquant.flower import PrivQuantMod
 from simulations.examples.fine_tuning.task import load_data, make_model, train_model
 
-app = ClientApp()
+app = ClientApp(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
 
 
-@app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train what is not frozen on the client's own data."""
     model = make_model()

@@ -8,10 +8,10 @@ from flwr.clientapp import ClientApp
 from fl_privquant.flower import PrivQuantMod
 from simulations.examples.scikit_learn.task import load_data, train_model
 
-app = ClientApp()
+app = ClientApp(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
 
 
-@app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     partition, num_partitions = context.node_config["partition-id"], context.node_config["num-partitions"]

@@ -8,10 +8,10 @@ from flwr.clientapp import ClientApp
 from fl_privquant.flower import PrivQuantMod
 from simulations.examples.shakespeare.task import make_model, train_model
 
-app = ClientApp()
+app = ClientApp(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
 
 
-@app.train(mods=[PrivQuantMod(max_epsilon=4.0)])  # PrivQuant: the client's own limit
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the texts of the client's role."""
     folder, rate = str(context.run_config["data"]), float(context.run_config["learning-rate"])
