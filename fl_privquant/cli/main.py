@@ -237,7 +237,7 @@ def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bo
 )
 def supernode(context: typer.Context) -> None:
     """Start a Flower SuperNode that sends encoded updates only; takes the options of flower-supernode."""
-    from fl_privquant.flower.supernode import start_supernode
+    from fl_privquant.flower.node_gate import start_supernode
 
     start_supernode(context.args)
 

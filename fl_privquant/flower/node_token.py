@@ -1,7 +1,7 @@
 """How a node that encodes updates itself tells the mods inside an app to step aside.
 
 The node puts a random token into the configuration that the app sees, and into each message that it hands to
-the app (:mod:`fl_privquant.flower.supernode`). A server does not know the token, and a configuration alone
+the app (:mod:`fl_privquant.flower.node_gate`). A server does not know the token, and a configuration alone
 changes nothing, so neither can switch the mods off.
 """
 
