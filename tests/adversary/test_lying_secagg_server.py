@@ -110,12 +110,12 @@ def test_what_grinding_gains_is_paid_for_in_neighbours() -> None:
         assert security_failure(choose_parameters(num_clients, signed=True), **odds) <= 2.0**-40
     assert security_failure(choose_parameters(1000), **odds) > 2.0**-40
     # Up to 150 clients every graph is good, however many were tried.
-    assert security_failure(choose_parameters(150), **odds) == 0.0
+    assert security_failure(choose_parameters(150, signed=True), **odds) == 0.0
     policy = ClientPolicy(known_identities={})
-    for graph in ((44, 26, False), (62, 40, False), (62, 40, True)):
+    for graph in ((44, 26, False), (62, 40, False), (62, 40, True), (72, 44, True)):
         with pytest.raises(SecureAggregationError, match="max_security_failure"):
             policy.check_graph(1000, *graph)
-    policy.check_graph(1000, 72, 44, True)
+    policy.check_graph(1000, 202, 136)
 
 
 # Different words to different clients
