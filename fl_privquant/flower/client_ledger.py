@@ -239,7 +239,8 @@ class ClientLedger:
 
 def _damaged(error: Exception) -> LedgerDamagedError:
     return LedgerDamagedError(
-        f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more may be spent"
+        f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more may be "
+        f"spent"
     )
 
 

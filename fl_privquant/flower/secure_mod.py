@@ -24,7 +24,7 @@ from fl_privquant.errors import PrivQuantError, SecureAggregationError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
-from fl_privquant.flower.protocol import RECORD_SECAGG, Reply
+from fl_privquant.flower.protocol import KEY_DELIVERY, RECORD_SECAGG, Reply, message_digest
 from fl_privquant.flower.supernode import node_folder, on_supernode
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
@@ -32,7 +32,6 @@ from fl_privquant.secagg.messages import Invitation
 
 KEY_STAGE: Final = "secagg-stage"
 KEY_DATA: Final = "secagg-data"
-KEY_DELIVERY: Final = "secagg-delivery"
 
 IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
@@ -58,7 +57,7 @@ class SecureAggregationMod:
     state. On a SuperNode, where each message has its own process and a state may be lost, the stages are
     recorded before they are answered, in the folder ``privquant/answered`` of Flower's home unless the policy
     names another one. Elsewhere the process remembers them.
-    Assumes: that this folder is kept; and elsewhere than on a SuperNode, that one process answers for a client.
+    Assumes: that this folder is kept; elsewhere than on a SuperNode, that one process answers for a client.
 
     Parameters
     ----------
@@ -121,8 +120,8 @@ class SecureAggregationMod:
         state = self._state(ctxt)
         # Before the training, which would be in vain if the codes could not be masked.
         ring = _invited_ring(state.invitation, asked.codec)
-        # Masks depend on the request: those of clients that got different requests do not cancel.
-        _keeping(state, ctxt, lambda: state.settle(delivery, asked.digest))
+        # Masks depend on the message: those of clients that got different messages do not cancel.
+        _keeping(state, ctxt, lambda: state.settle(delivery, message_digest(msg)))
         masked: list[bytes] = []
 
         def mask(update: EncodedUpdate) -> bytes:

@@ -100,8 +100,8 @@ class AnsweredFolder:
                 return True
         except (OSError, ValueError) as error:
             raise SecureAggregationError(
-                f"the record of answered stages {path} cannot be read or written ({error}), so nothing may be "
-                f"answered; check the disk's space and the folder's permissions"
+                f"the record of answered stages {path} cannot be read or written ({error}), so nothing may "
+                f"be answered; check the disk's space and the folder's permissions"
             ) from error
 
 

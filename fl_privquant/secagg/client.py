@@ -49,9 +49,9 @@ class ClientRound(ClientState):
     remembers nothing by itself. These bytes hold the round's secrets, and in signed rounds the keys that the
     client's identity shares with others, for the next round's ``previous``. Keep them on the client, store
     what :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored
-    before. A stage is answered once, from whichever copy of the state: within a process, or, with the policy's
-    ``answered_folder``, by all processes (:mod:`fl_privquant.secagg.answered`). Erasing is best effort: Python
-    and the libraries below may have copied a secret.
+    before. A stage is answered once, from whichever copy of the state: by one process, or by all processes
+    where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg.answered`). Erasing is best
+    effort: Python and the libraries below may have copied a secret.
     """
 
     @classmethod
@@ -233,7 +233,8 @@ class ClientRound(ClientState):
             if not _claimed(self._policy, self.round_id, self._client_id, after):
                 raise SecureAggregationError(
                     f"client {self._client_id} has already reached stage {after.name} of round "
-                    f"{self.round_id.number}: it answers each stage once, whichever copy of its state is asked"
+                    f"{self.round_id.number}: it answers each stage once, whichever copy of its state is "
+                    f"asked"
                 )
             yield
         except BaseException:

@@ -80,30 +80,34 @@ class Plan:
     strangers: bool = False
 
 
-PLANS = [
-    Plan(*values)
-    for values in itertools.product(
-        ("all", "without one", "invented", "invented identities"),
-        (None, 1, 3),
-        (False, True),
-        ("honest", "small", "split", "split after"),
-        (False, True),
-        (False, True),
-    )
-] + [
-    Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
-    for roster, lists, witnesses, strangers in itertools.product(
-        ("all", "two lists"), ("honest", "split", "other group"), (0, 1, 2, 6), (False, True)
-    )
-] + [
-    Plan(roster, two_requests=two_requests, lists=lists, lost_save=stage)
-    for roster, two_requests, lists, stage in itertools.product(
-        ("all", "two lists"),
-        (False, True),
-        ("honest", "split"),
-        ("advertise", "share", "mask", "confirm", "unmask"),
-    )
-]
+PLANS = (
+    [
+        Plan(*values)
+        for values in itertools.product(
+            ("all", "without one", "invented", "invented identities"),
+            (None, 1, 3),
+            (False, True),
+            ("honest", "small", "split", "split after"),
+            (False, True),
+            (False, True),
+        )
+    ]
+    + [
+        Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
+        for roster, lists, witnesses, strangers in itertools.product(
+            ("all", "two lists"), ("honest", "split", "other group"), (0, 1, 2, 6), (False, True)
+        )
+    ]
+    + [
+        Plan(roster, two_requests=two_requests, lists=lists, lost_save=stage)
+        for roster, two_requests, lists, stage in itertools.product(
+            ("all", "two lists"),
+            (False, True),
+            ("honest", "split"),
+            ("advertise", "share", "mask", "confirm", "unmask"),
+        )
+    ]
+)
 
 
 @dataclass

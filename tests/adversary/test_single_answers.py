@@ -1,4 +1,4 @@
-"""A client answers once at each stage: copies of its stored state, threads and processes get no second answer."""
+"""A client answers once at each stage: copies of its state, threads and processes get no second answer."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_without_its_record_a_client_answers_nothing(damage: str, tmp_path: Path
 
 
 def test_signed_rounds_withstand_two_lists_by_their_threshold() -> None:
-    """With 4 of 40 clients corrupt, 17 of 33 shares opened both secrets; confirmations alone stood in between."""
+    """With 4 of 40 clients corrupt, 17 of 33 shares opened both secrets if witnesses signed two lists."""
     for n in (34, 40, 60, 100, 150, 300):
         graph, corrupt = choose_parameters(n, signed=True), math.ceil(n / 10)
         others = graph.num_neighbors
