@@ -1,4 +1,4 @@
-"""An app on SuperNodes whose server asks a client to sign two lists of survivors, and whose saves are lost."""
+"""An app on SuperNodes whose server asks a client to sign two lists of survivors, and whose saves fail."""
 
 import time
 from contextlib import suppress
