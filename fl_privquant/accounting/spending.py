@@ -152,15 +152,16 @@ class SpendingLedger:
         release: Release,
         *budgets: Budget,
         run: int | None = None,
-        check: Callable[[Sequence[int]], None] = lambda rounds: None,
+        check: Callable[[Sequence[int], int], None] = lambda rounds, total: None,
     ) -> None:
         """Record a release, if all budgets allow it; only then may it leave the client.
 
         ``run`` names the run that the release belongs to. ``check`` is called with the rounds of that run's
-        releases so far, including those of other processes, and raises an error to forbid one more.
+        releases so far, and with the number of releases of all runs, each including those of other processes.
+        It raises an error to forbid one more.
         """
         with self._locked():
-            check(self._rounds_of_runs.get(run, []))
+            check(self._rounds_of_runs.get(run, []), len(self._rounds))
             self._accountant.check(number, release, budgets, chosen=True)
             lines = self._lines_of(number, release, run)
             if self.path is not None:

@@ -93,20 +93,24 @@ def _shared(context: Context) -> _Shared:
 
 @dataclass(frozen=True)
 class Share:
-    """How often a client takes part in one run, whatever the server asks."""
+    """How often a client takes part, whatever the server asks."""
 
     most_rounds: float = math.inf
-    """The most rounds that it takes part in."""
+    """The most rounds that it takes part in: of all runs that the ledger's file knows, because the server
+    chooses the number of a run; without a file, of this run."""
     rounds_apart: int = 1
-    """It takes part in at most one of this many rounds in a row, by the server's numbers of rounds. These may
-    be lies, so only ``most_rounds`` bounds the total."""
+    """It takes part in at most one of this many rounds of a run in a row, by the server's numbers of rounds
+    and runs. These may be lies, so only ``most_rounds`` bounds the total."""
 
-    def check(self, number: int, rounds: Sequence[int]) -> None:
-        """Refuse a round in which the client must not take part, after those in which it did."""
-        if len(rounds) + 1 > self.most_rounds:
+    def check(self, number: int, rounds: Sequence[int], total: int) -> None:
+        """Refuse a round in which the client must not take part.
+
+        Before it, the client took part in these rounds of the run, and in ``total`` rounds of all runs.
+        """
+        if total + 1 > self.most_rounds:
             raise BudgetExhaustedError(
-                f"round {number}: this client has taken part in {counted(len(rounds), 'round')} of this run, "
-                f"and takes part in at most {self.most_rounds:g}"
+                f"round {number}: this client has taken part in {counted(total, 'round')}, and takes part in "
+                f"at most {self.most_rounds:g}"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
@@ -193,7 +197,7 @@ class ClientLedger:
                     "new run"
                 )
             if share is not None and share != Share():
-                share.check(number, self._rounds())
+                share.check(number, own := self._rounds(), len(own))
             if self._spending is not None:
                 # The file checks again: it knows the rounds of other processes, and those before a restart.
                 self._spending.spend(
@@ -201,7 +205,7 @@ class ClientLedger:
                     release,
                     *budgets,
                     run=self._context.run_id,
-                    check=lambda rounds: (share or Share()).check(number, rounds),
+                    check=lambda rounds, total: (share or Share()).check(number, rounds, total),
                 )
             elif not all(budget.unlimited for budget in budgets):
                 self._accountant.check(number, release, budgets, chosen=True)

@@ -94,9 +94,10 @@ class PrivQuantMod:
         (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than one, so
         that a budget may end earlier than the server's figures say.
     max_participations, rounds_apart
-        The most rounds of one run that the client takes part in; and it takes part in at most one of
-        ``rounds_apart`` rounds in a row, by the server's round numbers. A plan with ``participations`` then
-        holds even if the server lies, as long as the ledger is kept, as for a budget.
+        The most rounds that the client takes part in: of all runs, where a file keeps its ledger, and
+        otherwise of one run; and it takes part in at most one of ``rounds_apart`` rounds of a run in a row,
+        by the server's round numbers. A plan with ``participations`` then holds even if the server lies, as
+        long as the ledger is kept, as for a budget. For another run, name another file or raise the number.
     max_delta
         Largest delta for that unit; 0 allows only mechanisms of pure differential privacy.
     metrics
