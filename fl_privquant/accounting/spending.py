@@ -73,7 +73,7 @@ class _Head:
         The head, and the names of both files, are on the disk when this returns.
         """
         text = json.dumps(asdict(self), sort_keys=True) + "\n"
-        replace_file(_head_path(ledger), lambda file: file.write_text(text), locked=True)
+        replace_file(_head_path(ledger), lambda file: _write_private(file, text), locked=True)
 
 
 class SpendingLedger:
@@ -232,7 +232,7 @@ class SpendingLedger:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             sync_names(folder.parent)
-        with self.path.open("a+") as file:
+        with open(self.path, "a+", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             yield file
@@ -307,6 +307,16 @@ class SpendingLedger:
 
 def _hash(chain: str, content: dict[str, Any]) -> str:
     return hashlib.sha256((chain + json.dumps(content, sort_keys=True)).encode()).hexdigest()[:32]
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, if it is new: it tells what the client did."""
+    return os.open(path, flags, 0o600)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", opener=_private) as file:
+        file.write(text)
 
 
 def _head_path(ledger: Path) -> Path:

@@ -463,5 +463,6 @@ class PrivQuantStrategy(StrategyWrapper):
             log(WARNING, "PrivQuant: round %d, %s", current.request.round, line)
         for reply in replies.values():
             if reply.metrics:
-                # A hostile client may send any number of names, of any length.
-                self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:_MOST_NAMES]}
+                # A hostile client may send any number of names, of any length, and others in each round.
+                room = max(_MOST_NAMES - len(self.uncounted_metrics), 0)
+                self.uncounted_metrics |= {name[:_NAME_LENGTH] for name in list(reply.metrics)[:room]}

@@ -428,3 +428,9 @@ def test_leftovers_of_other_files_are_left_alone(tmp_path: Path) -> None:
     other.touch()
     remove_leftovers(tmp_path / "results[1].json")
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_ledgers_are_for_their_owner_alone(tmp_path: Path, release: Release) -> None:
+    path = tmp_path / "folder" / "ledger"
+    written(path, release, count=2)
+    assert [file.stat().st_mode & 0o777 for file in (path, head(path))] == [0o600, 0o600]

@@ -151,3 +151,14 @@ def test_signed_rounds_withstand_two_lists_by_their_threshold() -> None:
     weak = GraphParameters(40, 32, 17)
     with pytest.raises(SecureAggregationError, match="threshold 17 of 33 holders"):
         ClientPolicy(known_identities={}).check_graph(40, weak.num_neighbors, weak.threshold)
+
+
+def test_the_clients_own_policy_demands_that_a_server_may_lie() -> None:
+    """Whether a server may lie is for clients to say: at 1000 clients it accepted 26 where 66 are needed."""
+    trusted, lying = choose_parameters(1000), choose_parameters(1000, server_may_lie=True)
+    assert (trusted.threshold, lying.threshold) == (26, 66)
+    ClientPolicy().check_graph(1000, trusted.num_neighbors, trusted.threshold)
+    wary = ClientPolicy(server_may_lie=True)
+    wary.check_graph(1000, lying.num_neighbors, lying.threshold)
+    with pytest.raises(SecureAggregationError, match="threshold 26 of 45 holders"):
+        wary.check_graph(1000, trusted.num_neighbors, trusted.threshold)
