@@ -24,6 +24,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import (
     BudgetExhaustedError,
+    CulpritError,
     InvalidSpecError,
     PrivQuantError,
     SecureAggregationError,
@@ -92,7 +93,8 @@ class PrivQuantStrategy(StrategyWrapper):
         of each by name, such as ``{"loss": (0.0, 4.0)}``. A client's value is clipped to it. They are counted
         like all coordinates, and the wrapped strategy gets unbiased estimates under the same names.
     max_failed_rounds
-        How many rounds in a row may end without a usable reply before the run is stopped.
+        How many rounds in a row may end without a usable reply before the run is stopped. Rounds of a secure
+        aggregation that name a client whose secret did not open are not counted.
     aggregation
         What the server sees of a round: :class:`~fl_privquant.accounting.PerClient` (the default),
         :class:`~fl_privquant.accounting.SumOfCodes` or :class:`~fl_privquant.accounting.SecureSum`. Sums are
@@ -370,6 +372,7 @@ class PrivQuantStrategy(StrategyWrapper):
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             current.refuse(str(error))
+            current.names_culprit = isinstance(error, CulpritError)
             opened = Opened()
         for node, reason in opened.failures.items():
             current.fail(node, reason)
@@ -436,8 +439,12 @@ class PrivQuantStrategy(StrategyWrapper):
 
     def _fail(self, current: RoundState) -> None:
         """Note a round without a usable reply; too many in a row, or a refusal by all, end the run."""
-        self.failed_rounds += 1
         server_round, silent = current.request.round, current.num_silent
+        if current.names_culprit:
+            text = "has no sum because of a client that is named above, and does not count as failed"
+            log(ERROR, "PrivQuant: round %d %s; the model stays as it is", server_round, text)
+            return
+        self.failed_rounds += 1
         if current.exhausted == len(current.asked):
             spent = self.ledger.statement(self.delta)
             raise BudgetExhaustedError(

@@ -110,7 +110,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fl_privquant import checks
-from fl_privquant.cohort import corrupt_and_lost
+from fl_privquant.cohort import corrupt_and_lost, count_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg.wire import FLAG, UINT32
 
@@ -256,6 +256,22 @@ def security_failure(
     n, k = parameters.num_clients, parameters.num_neighbors
     cohort = _Cohort(n, k, *corrupt_and_lost(n, corrupt_fraction, dropout_fraction), parameters.spread)
     return float(_security_failures(cohort, np.array([parameters.threshold]), server_may_lie, signed)[0])
+
+
+def decoding_failure(parameters: GraphParameters, corrupt_fraction: float, correctable: int) -> float:
+    """An upper bound on the odds that corrupt holders keep an honest client's secret from being opened.
+
+    All corrupt holders reveal wrong shares, of which ``correctable`` can be corrected.
+
+    >>> [decoding_failure(choose_parameters(n), 0.1, correctable) for n, correctable in ((25, 5), (500, 41))]
+    [0.0, 0.0]
+    >>> 0.01 < decoding_failure(choose_parameters(500), 0.1, 7) < 0.1
+    True
+    """
+    n, k = parameters.num_clients, parameters.num_neighbors
+    corrupt = count_of(corrupt_fraction, n)
+    tail = _neighbors_tail(n, corrupt, k, parameters.spread)
+    return min(float(tail[min(correctable, k) + 1]) * ROUNDING, 1.0)
 
 
 class _Cohort(NamedTuple):

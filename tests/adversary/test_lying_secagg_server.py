@@ -198,7 +198,7 @@ def test_one_client_that_deals_garbage_ends_one_round_and_is_named(signed: bool,
     deals_wrongly(round_, culprit, round_.inputs)
     with pytest.raises(SecureAggregationError, match=f"client {culprit} do not open its secret"):
         round_.run()
-    assert round_.server.culprits == {culprit}
+    assert set(round_.server.culprits) == {culprit}
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -212,7 +212,7 @@ def test_garbage_for_some_neighbours(signed: bool, count: int) -> None:
     if count > 4:
         with pytest.raises(SecureAggregationError, match="more than 4 of 20 are wrong"):
             round_.run()
-        assert round_.server.culprits == {clients[4]}
+        assert set(round_.server.culprits) == {clients[4]}
         return
     result = round_.run()
     assert not round_.server.culprits
@@ -241,7 +241,7 @@ def test_a_dealer_of_shares_that_do_not_fit_is_named(signed: bool) -> None:
         patch.setattr(ClientRound, "share_keys", dealing)
         with pytest.raises(SecureAggregationError, match="do not open its secret"):
             round_.run()
-    assert round_.server.culprits == {culprit}
+    assert set(round_.server.culprits) == {culprit}
 
 
 def test_invented_clients_are_refused_where_identities_are_known() -> None:
