@@ -13,6 +13,7 @@ from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict
 
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.mod import NODE_SIMULATED
 from tests.deployment import Superlink
 from tests.e2e.secure_app import CLIENTS
 from tests.e2e.test_engines_agree import APP, federation, run
@@ -34,7 +35,9 @@ def run_all(preloaded, folder):
     Flower asks for messages now and then. Each app would wait for that alone, and longer than it runs.
     """
     known_clients = make_known_clients(folder)
-    nodes = Federation(CLIENTS, node_config=node_config_of(known_clients))
+    # Codes are compared with those of other engines, so that their noise has a seed, which a node must allow.
+    node_config = {**node_config_of(known_clients), NODE_SIMULATED: True}
+    nodes = Federation(CLIENTS, node_config=node_config)
     apps = {
         "seeded": (f"{APP}:server_app", f"{APP}:client_app", federation(**SEEDED)),
         "secure": app_of(DEPLOYED, known_clients=known_clients),
