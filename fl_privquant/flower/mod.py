@@ -191,11 +191,15 @@ class PrivQuantMod:
         try:
             try:
                 payload, metrics = self._trained(task, lambda: call_next(msg, ctxt))
-            except (Exception, SystemExit):
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # a panic of an extension, or a cancelled task, may depend on the data too
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
                 nothing = task.asked.codec.encoded_nothing(task.asked.arrays, task.rng, self.threads)
                 payload, metrics = task.asked.seal(nothing), {}
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             # Encoding zeros fails only for lack of memory; then this constant text is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
             return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
