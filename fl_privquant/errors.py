@@ -66,6 +66,10 @@ class SecureAggregationError(PrivQuantError):
     """A round of secure aggregation ends without a sum: a client refuses, or too few are left."""
 
 
+class CulpritError(SecureAggregationError):
+    """A round ends without a sum because a client's secret does not open: that client is named."""
+
+
 def one_line(foreign: object, most: int = _MOST_CHARACTERS) -> str:
     r"""A text from another party, as one printable line of at most ``most`` characters.
 

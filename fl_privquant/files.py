@@ -116,7 +116,8 @@ def _acquire(lock: Path, what: str) -> int:
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+            # Not through a link that somebody else has left there: its target would be overwritten.
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             if _locked(handle, lock, what):
                 return handle
             # The last holder deleted the file between the two calls: the name is another file's now, or free.

@@ -76,7 +76,8 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
 
     # An invalid task or app is refused before anything starts.
     components = _components(config)
-    limits = {"privquant-max-epsilon": config.privacy.max_epsilon}
+    # All nodes are simulated, so that their limits do not forbid seeds.
+    limits = {"privquant-max-epsilon": config.privacy.max_epsilon, "privquant-simulated": True}
     if config.privacy.budget is not None and not config.secagg.enabled:
         # With secure aggregation the budget is for the aggregate view, which the server keeps.
         limits |= {"privquant-budget": config.privacy.budget, "privquant-budget-delta": config.privacy.delta}

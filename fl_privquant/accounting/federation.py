@@ -169,27 +169,30 @@ class FederationLedger:
             return count + 1, self._asked[-1][0]
         return count, last
 
-    def check(self, number: int, release: Release, nodes: Iterable[int], budget: Budget) -> None:
+    def check(
+        self, number: int, release: Release, nodes: Iterable[int], budget: Budget, chosen: bool = False
+    ) -> None:
         """Raise BudgetExhaustedError, with what was spent, if asking these nodes would exceed a budget.
 
-        The budget is for the view that the release will have.
+        The budget is for the view that the release will have. It holds even if kinds of releases are
+        ``chosen`` by what earlier ones showed: a filter then counts several kinds (:meth:`Accountant.check`).
         """
+        # The filter takes a hundredth of the delta.
+        budget = replace(budget, delta=0.99 * budget.delta) if chosen else budget
         in_sum = not release.view.is_local
         planned = release.seen(_in_sum(release.view.honest_count) if in_sum else LOCAL)
         by_node = self._all()
         histories = {by_node.get(node, self._unasked(node)) for node in nodes}
         for counts in self._worst(histories, attrgetter("release" if in_sum else "local")):
             try:
-                Accountant(counts).check(number, planned, [budget])
+                Accountant(counts).check(number, planned, [budget], chosen=chosen)
             except BudgetExhaustedError:
-                # Counting each sum as the smallest one never costs less in truth. But equal releases compose
-                # without the rounding that different ones need, so the bound may be smaller. Plans are
-                # counted in this way.
+                # Counting each sum as the smallest one, as plans do, never costs less in truth. But equal
+                # releases compose without the rounding that different ones need: the bound may be smaller.
                 smallest = _smallest_sums([*counts, planned])
-                floored = Accountant(_floored(counts, smallest))
+                floored, least = Accountant(_floored(counts, smallest)), _at_least(planned, smallest)
                 # The error states what the whole run has cost, not the counts of these clients.
-                least = _at_least(planned, smallest)
-                floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum))
+                floored.check(number, least, [budget], lambda delta: self.statement(delta, in_sum), chosen)
 
     def statement(self, delta: float, in_sum: bool = False, refine: bool = True) -> PrivacyStatement:
         """What the run has cost the worst of all clients so far.
@@ -469,10 +472,9 @@ def _smallest_sums(releases: Iterable[Release]) -> dict[_Kind, int]:
 
 def _at_least(release: Release, smallest: Mapping[_Kind, int]) -> Release:
     """A release as if its sum had been the smallest of its kind: fewer honest clients are worse."""
-    view = release.view
-    return (
-        release if view.num_honest is None else release.seen(replace(view, num_honest=smallest[release.kind]))
-    )
+    if release.view.num_honest is None:
+        return release
+    return release.seen(replace(release.view, num_honest=smallest[release.kind]))
 
 
 def _floored(counts: Mapping[Release, int], smallest: Mapping[_Kind, int]) -> dict[Release, int]:

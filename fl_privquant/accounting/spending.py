@@ -73,7 +73,7 @@ class _Head:
         The head, and the names of both files, are on the disk when this returns.
         """
         text = json.dumps(asdict(self), sort_keys=True) + "\n"
-        replace_file(_head_path(ledger), lambda file: file.write_text(text), locked=True)
+        replace_file(_head_path(ledger), lambda file: _write_private(file, text), locked=True)
 
 
 class SpendingLedger:
@@ -152,15 +152,16 @@ class SpendingLedger:
         release: Release,
         *budgets: Budget,
         run: int | None = None,
-        check: Callable[[Sequence[int]], None] = lambda rounds: None,
+        check: Callable[[Sequence[int], int], None] = lambda rounds, total: None,
     ) -> None:
         """Record a release, if all budgets allow it; only then may it leave the client.
 
         ``run`` names the run that the release belongs to. ``check`` is called with the rounds of that run's
-        releases so far, including those of other processes, and raises an error to forbid one more.
+        releases so far, and with the number of releases of all runs, each including those of other processes.
+        It raises an error to forbid one more.
         """
         with self._locked():
-            check(self._rounds_of_runs.get(run, []))
+            check(self._rounds_of_runs.get(run, []), len(self._rounds))
             self._accountant.check(number, release, budgets, chosen=True)
             lines = self._lines_of(number, release, run)
             if self.path is not None:
@@ -231,7 +232,7 @@ class SpendingLedger:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             sync_names(folder.parent)
-        with self.path.open("a+") as file:
+        with open(self.path, "a+", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             yield file
@@ -306,6 +307,16 @@ class SpendingLedger:
 
 def _hash(chain: str, content: dict[str, Any]) -> str:
     return hashlib.sha256((chain + json.dumps(content, sort_keys=True)).encode()).hexdigest()[:32]
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, if it is new: it tells what the client did."""
+    return os.open(path, flags, 0o600)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", opener=_private) as file:
+        file.write(text)
 
 
 def _head_path(ledger: Path) -> Path:

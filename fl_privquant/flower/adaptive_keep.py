@@ -103,6 +103,11 @@ class AdaptiveKeep(Policy):
     def plan(self) -> Plan:
         return self._plan
 
+    @property
+    def adaptive(self) -> bool:
+        """False: every choice keeps the target, as normal pairs dominate each round (see the module)."""
+        return False
+
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
         """The encoding with as few coordinates as the mean of past rounds allows."""
         dimension = self.plan.dimension

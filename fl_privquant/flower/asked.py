@@ -66,11 +66,6 @@ class Asked:
         """The codec of the update."""
         return self.codec_and_release[0]
 
-    @cached_property
-    def digest(self) -> bytes:
-        """The digest of what is asked for, which masks are derived from."""
-        return self.request.digest(self.received)
-
 
 class _HandedOver(ConfigRecord):
     """Carries what was read to the next mod. A server cannot forge it: it can send plain records only."""

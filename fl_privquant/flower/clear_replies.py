@@ -63,6 +63,15 @@ def quote_names(names: Iterable[str]) -> set[str]:
     return {repr(name[:_NAME_LENGTH]) for name in itertools.islice(names, _MOST_NAMES)}
 
 
+def add_names(known: set[str], names: Iterable[str]) -> None:
+    """Add names to those known; of a number that only a hostile client sends, the rest is one entry."""
+    new = set(names) - known
+    room = max(_MOST_NAMES - len(known), 0)
+    known.update(sorted(new)[:room])
+    if len(new) > room:
+        known.add("further metrics")
+
+
 def clear_names(reply: Message) -> set[str]:
     """What a reply holds in clear, in words: metrics and settings by name, arrays, and texts of errors."""
     if reply.has_error():

@@ -4,6 +4,10 @@ Nothing in it relies on what the server says. It keeps the bytes of each mechani
 and the norm that the codec of this client clipped updates to, so that the accountant counts what was
 released. A release is recorded before the client reads its data, so that the record says nothing about them.
 
+**What is in the state.** The kinds of releases and their rounds, which are a few bytes. The bytes of the
+mechanisms, which may be many and are the server's choice, are there only if a budget is checked without a
+file, so never on a SuperNode: a state that takes long to store is lost.
+
 **The server's count.** A request says how many releases of its kind the server has counted for this client in
 this run. If the client has made more, the server's figures would be too small, and the client refuses. If it
 has made fewer, a request or a state of the client was lost, which does no harm. A message that is delivered
@@ -20,8 +24,6 @@ one after the other.
 from __future__ import annotations
 
 import math
-import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,12 +48,12 @@ from fl_privquant.errors import (
 )
 from fl_privquant.flower.protocol import certified
 from fl_privquant.flower.records import made, values_of
+from fl_privquant.flower.supernode import node_folder, on_supernode
 from fl_privquant.statement import PrivacyStatement
 
 RECORD_LEDGER = "privquant-ledger"
 NODE_LEDGER_FILE: Final = "privquant-ledger-file"
 _MECHANISM_PREFIX = "mechanism-"
-_SUPERNODE_PROCESS: Final = "flwr-clientapp"
 # How many clients' ledgers a process keeps in memory; for others it knows only what their state says.
 _REMEMBERED: Final = 1 << 14
 
@@ -61,6 +63,7 @@ class _Shared:
     """The releases of one client in one run, for all copies of its state in this process."""
 
     record: dict[str, str | bytes] = field(default_factory=dict)
+    mechanisms: dict[str, bytes] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def take(self, state: Mapping[str, object]) -> None:
@@ -90,20 +93,24 @@ def _shared(context: Context) -> _Shared:
 
 @dataclass(frozen=True)
 class Share:
-    """How often a client takes part in one run, whatever the server asks."""
+    """How often a client takes part, whatever the server asks."""
 
     most_rounds: float = math.inf
-    """The most rounds that it takes part in."""
+    """The most rounds that it takes part in: of all runs that the ledger's file knows, because the server
+    chooses the number of a run; without a file, of this run."""
     rounds_apart: int = 1
-    """It takes part in at most one of this many rounds in a row, by the server's numbers of rounds. These may
-    be lies, so only ``most_rounds`` bounds the total."""
+    """It takes part in at most one of this many rounds of a run in a row, by the server's numbers of rounds
+    and runs. These may be lies, so only ``most_rounds`` bounds the total."""
 
-    def check(self, number: int, rounds: Sequence[int]) -> None:
-        """Refuse a round in which the client must not take part, after those in which it did."""
-        if len(rounds) + 1 > self.most_rounds:
+    def check(self, number: int, rounds: Sequence[int], total: int) -> None:
+        """Refuse a round in which the client must not take part.
+
+        Before it, the client took part in these rounds of the run, and in ``total`` rounds of all runs.
+        """
+        if total + 1 > self.most_rounds:
             raise BudgetExhaustedError(
-                f"round {number}: this client has taken part in {counted(len(rounds), 'round')} of this run, "
-                f"and takes part in at most {self.most_rounds:g}"
+                f"round {number}: this client has taken part in {counted(total, 'round')}, and takes part in "
+                f"at most {self.most_rounds:g}"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
@@ -128,29 +135,28 @@ class ClientLedger:
             self._shared.take(record if isinstance(record, ConfigRecord) else {})
 
     def __len__(self) -> int:
-        return len(self.releases)
+        return len(self._rounds())
 
     @property
     def releases(self) -> list[tuple[int, Release]]:
         """The releases of this run, each with its round; equal releases stand together."""
         try:
-            mechanisms = {
-                key.removeprefix(_MECHANISM_PREFIX): certified(value)
+            stored = {
+                key.removeprefix(_MECHANISM_PREFIX): value
                 for key, value in self._shared.record.items()
                 if isinstance(value, bytes)
             }
+            mechanisms = {
+                name: certified(blob) for name, blob in {**stored, **self._shared.mechanisms}.items()
+            }
             return [
                 (int(number), release)
-                for text, rounds in self._shared.record.items()
-                if isinstance(rounds, str)
+                for text, rounds in self._kinds()
                 for release in [Release.from_text(text, mechanisms)]
                 for number in rounds.split()
             ]
         except (ValueError, TypeError, AttributeError, OverflowError, PrivQuantError) as error:
-            raise LedgerDamagedError(
-                f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more "
-                f"may be spent"
-            ) from error
+            raise _damaged(error) from error
 
     def statement(self, delta: float) -> PrivacyStatement:
         """The privacy loss so far in the local view: over all runs if a file keeps them."""
@@ -191,7 +197,7 @@ class ClientLedger:
                     "new run"
                 )
             if share is not None and share != Share():
-                share.check(number, [at for at, _ in self.releases])
+                share.check(number, own := self._rounds(), len(own))
             if self._spending is not None:
                 # The file checks again: it knows the rounds of other processes, and those before a restart.
                 self._spending.spend(
@@ -199,13 +205,14 @@ class ClientLedger:
                     release,
                     *budgets,
                     run=self._context.run_id,
-                    check=lambda rounds: (share or Share()).check(number, rounds),
+                    check=lambda rounds, total: (share or Share()).check(number, rounds, total),
                 )
             elif not all(budget.unlimited for budget in budgets):
                 self._accountant.check(number, release, budgets, chosen=True)
+                record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
             # Appended without parsing earlier rounds, which may be thousands, often without a budget.
             record[release.text] = f"{rounds} {number}".lstrip()
-            record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
+            self._shared.mechanisms.setdefault(release.fingerprint, release.blob)
         self.keep()
 
     def keep(self) -> None:
@@ -219,9 +226,26 @@ class ClientLedger:
             if not isinstance(kept, ConfigRecord) or values_of(kept) != record:
                 records[RECORD_LEDGER] = made(ConfigRecord, dict(record))
 
+    def _kinds(self) -> list[tuple[str, str]]:
+        """The kinds of releases of this run, as text, each with its rounds."""
+        return [(text, rounds) for text, rounds in self._shared.record.items() if isinstance(rounds, str)]
+
+    def _rounds(self) -> list[int]:
+        try:
+            return [int(number) for _, rounds in self._kinds() for number in rounds.split()]
+        except ValueError as error:
+            raise _damaged(error) from error
+
     @property
     def _accountant(self) -> Accountant:
         return Accountant(release for _, release in self.releases)
+
+
+def _damaged(error: Exception) -> LedgerDamagedError:
+    return LedgerDamagedError(
+        f"ledger: cannot be read ({one_line(error)}); what was spent is not known, so nothing more may be "
+        f"spent"
+    )
 
 
 def ledger_path(context: Context, given: Path | None, limited: bool, node_limited: bool) -> Path | None:
@@ -239,15 +263,14 @@ def ledger_path(context: Context, given: Path | None, limited: bool, node_limite
         if not isinstance(named, str) or not named:
             raise InvalidSpecError(f"node config {NODE_LEDGER_FILE}: {named!r} is not the name of a file")
         return Path(named)
-    on_supernode = bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2].startswith(_SUPERNODE_PROCESS)
-    if on_supernode and (node_limited or (limited and given is None)):
+    if on_supernode() and (node_limited or (limited and given is None)):
         return default_ledger_path(context.node_config)
     return given
 
 
 def default_ledger_path(node_config: Mapping[str, Any]) -> Path:
     """The file of a SuperNode's ledger if nobody names another."""
-    home = os.environ.get("FLWR_HOME")
     partition = node_config.get("partition-id")
-    name = "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"
-    return (Path(home) if home else Path.home() / ".flwr") / "privquant" / name
+    return node_folder() / (
+        "ledger.jsonl" if partition is None else f"ledger-partition-{int(partition)}.jsonl"
+    )

@@ -23,9 +23,7 @@ from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.sum_check import honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, PrivQuantError, SecureAggregationError
-from fl_privquant.flower.asked import Asked
-from fl_privquant.flower.protocol import Reply, with_entry
-from fl_privquant.flower.secure_mod import KEY_DELIVERY
+from fl_privquant.flower.protocol import KEY_DELIVERY, PER_CLIENT_KEYS, Reply, message_digest, with_entry
 from fl_privquant.flower.secure_rounds import SecureRounds
 from fl_privquant.flower.wrapping import strategy_stack
 from fl_privquant.mechanisms.sum_ring import SumRing
@@ -230,7 +228,7 @@ class SecureExchange(HonestSumExchange):
             grid,
             dimension=codec.dimension,
             ring=ring,
-            context=Asked.read(messages[0]).digest,
+            context=_common_digest(messages),
         )
         agreed = [message for message in messages if message.metadata.dst_node_id in deliveries]
         for message in agreed:
@@ -245,6 +243,32 @@ class SecureExchange(HonestSumExchange):
 
     def handshake_bytes(self) -> int:
         return self._rounds.handshake_bytes
+
+
+def _common_digest(messages: list[Message]) -> bytes:
+    """The digest of the train message that all clients of a round are sent.
+
+    Raises InvalidSpecError if they are sent different ones, as their masks would not cancel.
+    """
+    first = messages[0]
+    common = _common_records(first)
+    for message in messages[1:]:
+        # Most messages have the very same records, which are not compared again.
+        if message.content is not first.content and _common_records(message) != common:
+            raise InvalidSpecError(
+                f"messages: node {message.metadata.dst_node_id} is sent another configuration or model than "
+                f"node {first.metadata.dst_node_id}, but in a secure aggregation all clients of a round must "
+                f"be asked for the same; let clients read what differs from their own node_config"
+            )
+    return message_digest(first)
+
+
+def _common_records(message: Message) -> dict[str, dict[str, Any]]:
+    """The records of a message, without what may differ from client to client."""
+    return {
+        name: {key: value for key, value in record.items() if key not in PER_CLIENT_KEYS}
+        for name, record in message.content.items()
+    }
 
 
 _EXCHANGES: Final[Mapping[type, Callable[..., Exchange]]] = {

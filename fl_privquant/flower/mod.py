@@ -34,6 +34,7 @@ from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.node_token import node_encodes
 from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, Reply
 from fl_privquant.flower.records import put, reply_to
+from fl_privquant.flower.supernode import on_supernode
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
 
@@ -42,6 +43,11 @@ NODE_MAX_DELTA = "privquant-max-delta"
 NODE_BUDGET = "privquant-budget"
 NODE_BUDGET_DELTA = "privquant-budget-delta"
 NODE_MAX_PARTICIPATIONS = "privquant-max-participations"
+NODE_SIMULATED = "privquant-simulated"
+
+_NODE_LIMITS: Final = frozenset(
+    {NODE_MAX_EPSILON, NODE_MAX_DELTA, NODE_BUDGET, NODE_BUDGET_DELTA, NODE_MAX_PARTICIPATIONS}
+)
 
 _LEDGER_DAMAGED: Final = (
     "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be spent; the "
@@ -107,9 +113,10 @@ class PrivQuantMod:
         delta (:class:`~fl_privquant.accounting.Accountant`). Several kinds are counted more cautiously than
         one, so that a budget may end earlier than the server's figures say.
     max_participations, rounds_apart
-        The most rounds of one run that the client takes part in; and it takes part in at most one of
-        ``rounds_apart`` rounds in a row, by the server's round numbers. A plan with ``participations`` then
-        holds even if the server lies, as long as the ledger is kept, as for a budget.
+        The most rounds that the client takes part in: of all runs, where a file keeps its ledger, and
+        otherwise of one run; and it takes part in at most one of ``rounds_apart`` rounds of a run in a row,
+        by the server's round numbers. A plan with ``participations`` then holds even if the server lies, as
+        long as the ledger is kept, as for a budget. For another run, name another file or raise the number.
     max_delta
         Largest delta for that unit; 0 allows only mechanisms of pure differential privacy.
     metrics
@@ -121,8 +128,10 @@ class PrivQuantMod:
         the data and is not private: off by default.
     seed
         Makes the codes reproducible, and privacy simulated: whoever knows the seed knows the noise.
-        A number, or a function of the context that gives one or None (such as
-        ``lambda context: context.run_config.get("seed")``). None: secure randomness.
+        A number, or a function of the context that gives one or None. None: secure randomness. A seed is
+        for simulations: it is refused on a SuperNode, and on a node whose configuration sets a limit, unless
+        that configuration says ``privquant-simulated=true``. Do not read it from the run's configuration,
+        which the server writes.
     ledger_file
         File that keeps the ledger of one client over runs, restarts and concurrent messages. With None it is,
         on a SuperNode with a budget or a number of rounds, a file in Flower's home, and elsewhere the
@@ -194,13 +203,17 @@ class PrivQuantMod:
         try:
             try:
                 payload, metrics = self._trained(task, lambda: call_next(msg, ctxt))
-            except (Exception, SystemExit):
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # a panic of an extension, or a cancelled task, may depend on the data too
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
                 # Whoever asks how many clients fail learns it as all else: through the mechanism.
                 failed = {METRIC_FAILED: 1.0}
                 nothing = task.asked.codec.encoded_nothing(task.asked.arrays, task.rng, self.threads, failed)
                 payload, metrics = task.asked.seal(nothing), {}
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             # Encoding zeros fails only for lack of memory; then this constant text is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
             return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
@@ -308,6 +321,14 @@ class PrivQuantMod:
         seed = self.seed(ctxt) if callable(self.seed) else self.seed
         if seed is None:
             return None
+        if ctxt.node_config.get(NODE_SIMULATED) is not True and (
+            on_supernode() or not _NODE_LIMITS.isdisjoint(ctxt.node_config)
+        ):
+            raise InvalidSpecError(
+                f"seed: whoever knows it knows this client's noise, so it is refused on a SuperNode and "
+                f"beside limits of a node; leave it out, or say {NODE_SIMULATED}=true in the configuration "
+                f"of a node that is simulated"
+            )
         # Unlike node ids, partitions are the same on all engines and in all runs.
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
         return RandomStream.seeded(int(seed), round=number, client=client)

@@ -73,6 +73,15 @@ class Policy:
         return encoding
 
     @property
+    def adaptive(self) -> bool:
+        """Whether encodings may depend on what earlier rounds showed, so that a budget must allow for it.
+
+        True of every policy and function that does not say otherwise. It costs something only if the
+        encodings of a run differ in what they release.
+        """
+        return type(self) is not Policy or not isinstance(self.base, Encoding)
+
+    @property
     def clip_quantile(self) -> float | None:
         """Clients vote on whether the clip holds this share of their coordinates; None: there is no vote."""
         return None if self._inner is None else self._inner.clip_quantile
@@ -215,6 +224,11 @@ class _Schedule(Policy, ABC, Generic[_Change]):
         if min(changes, default=1) < 1:
             raise InvalidSpecError(f"schedule: round {min(changes)} is below 1, the first one")
         self._changes = dict(changes)
+
+    @property
+    def adaptive(self) -> bool:
+        """Only if the base is: the schedule is known before the first round."""
+        return as_policy(self.base).adaptive
 
     def changed(self, encoding: Encoding, server_round: int) -> Encoding:
         """The encoding with the last change up to the round."""

@@ -12,10 +12,10 @@ import hashlib
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release, fingerprint
 from fl_privquant.codec.array_choice import ALL_ARRAYS, ArrayChoice
@@ -36,7 +36,7 @@ from fl_privquant.flower.records import made, made_array, values_of
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.base import Mechanism
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 """The version of requests, replies and masks. Messages of other versions are refused."""
 
 _KEY_PREFIX: Final = "privquant-"
@@ -58,6 +58,10 @@ KEY_REPORT: Final = "privquant-report-clipping"
 KEY_SIMULATED: Final = "privquant-simulated"
 KEY_COUNTED: Final = "privquant-counted-releases"
 KEY_ALLOWED: Final = "privquant-allowed-metrics"
+KEY_DELIVERY: Final = "secagg-delivery"
+
+PER_CLIENT_KEYS: Final = frozenset({KEY_COUNTED, KEY_DELIVERY})
+"""The only entries of a train message that may differ from client to client in a secure aggregation."""
 
 RECORD_PAYLOAD: Final = "privquant-update"
 RECORD_REPLY: Final = "privquant-reply"
@@ -230,30 +234,6 @@ class Request:
         """The codec of this round's updates; one for all clients of a process."""
         return _codec(self, layout)
 
-    def digest(self, arrays: Mapping[str, Array]) -> bytes:
-        """SHA-256 of the request, without what differs from client to client, and of the model's arrays.
-
-        The masks of secure aggregation are derived from it: those of clients that were sent different models,
-        mechanisms, clips or rounds do not cancel. So a server that asks one client for something other than
-        it asks of the others learns nothing from the sum.
-        """
-        state = hashlib.sha256(b"fl_privquant request\0")
-
-        def add(data: bytes) -> None:
-            state.update(len(data).to_bytes(8, "little"))
-            state.update(data)
-
-        written = ConfigRecord()
-        replace(self, counted_releases=None).write(written)
-        for key in sorted(written):
-            value = written[key]
-            add(key.encode())
-            add(value if isinstance(value, bytes) else repr(value).encode())
-        for name, array in arrays.items():
-            add(repr((name, array.dtype, tuple(array.shape), array.stype)).encode())
-            add(array.data)
-        return state.digest()
-
     @functools.cached_property
     def fingerprint(self) -> str:
         """The fingerprint of the mechanism, which replies repeat."""
@@ -285,6 +265,39 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
     for message, content in counted_contents:
         message.content = content
     return [message for message, _ in counted_contents]
+
+
+def message_digest(message: Message) -> bytes:
+    """SHA-256 of a train message: its type, its group and every record, except :data:`PER_CLIENT_KEYS`.
+
+    The masks of secure aggregation are derived from it: those of clients that were sent different models,
+    mechanisms, clips, rounds or configurations of the app do not cancel. So a server that asks one client for
+    something other than it asks of the others learns nothing from the sum.
+    """
+    state = hashlib.sha256(b"fl_privquant train message\0")
+
+    def add(*parts: bytes | str) -> None:
+        for part in parts:
+            data = part.encode() if isinstance(part, str) else part
+            state.update(len(data).to_bytes(8, "little"))
+            state.update(data)
+
+    add(message.metadata.message_type, message.metadata.group_id)
+    for name, record in sorted(values_of(message.content).items()):
+        entries = {
+            key: value
+            for key, value in record.items()
+            if not (key in PER_CLIENT_KEYS and isinstance(record, ConfigRecord) and is_request(record))
+        }
+        is_model = isinstance(record, ArrayRecord)
+        add(type(record).__name__, name, str(len(entries)))
+        # Arrays stand in the order in which they are laid out.
+        for key, value in entries.items() if is_model else sorted(entries.items()):
+            if is_model:
+                add(key, repr((value.dtype, tuple(value.shape), value.stype)), value.data)
+            else:
+                add(key, type(value).__name__, value if isinstance(value, bytes) else repr(value))
+    return state.digest()
 
 
 @functools.lru_cache(maxsize=_CACHED_REQUESTS)

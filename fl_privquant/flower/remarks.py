@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fl_privquant.codec.metric_range import MetricRange
+from fl_privquant.errors import one_line
 
 # How many nodes a line names one by one.
 _NAMED_NODES = 5
+# How many metrics a line names, and how many characters of each.
+_NAMED_METRICS, _NAME_CHARACTERS = 10, 60
 
 
 def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:
@@ -43,8 +46,12 @@ def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> 
     if ranges:
         lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")
     if uncounted:
+        # One client can send any names, and any number of them.
+        names = ", ".join(one_line(name, _NAME_CHARACTERS) for name in sorted(uncounted)[:_NAMED_METRICS])
+        if len(uncounted) > _NAMED_METRICS:
+            names += f" and {len(uncounted) - _NAMED_METRICS} more metrics"
         lines.append(
-            f"not counted in any figure: clients send or may send {', '.join(sorted(uncounted))} without "
+            f"not counted in any figure: clients send or may send {names} without "
             f"protection; put PrivQuantMod into ClientApp(mods=[...]), without metrics and report_clipping, "
             f"and ask for private_metrics instead"
         )

@@ -50,6 +50,8 @@ class RoundState:
     failed: dict[str, list[int]] = field(default_factory=dict)
     # Why no sum was opened, or why it was not applied; empty if that did not happen.
     refused: str = ""
+    # Whether a client was named that kept the sum from being opened.
+    names_culprit: bool = False
 
     @property
     def num_silent(self) -> int:

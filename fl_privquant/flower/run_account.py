@@ -5,7 +5,8 @@
 and the sampling draws from the rest. So it works with any strategy, and no client is asked more often than
 the sampling promises, whatever the strategy does.
 
-**What is counted.** A release is in the ledger, and within the budget, before the request for it is sent.
+**What is counted.** A release is in the ledger, and within the budget, before the request for it is sent. If
+the policy may choose the kind of a release by what earlier ones showed, the budget holds whatever it chooses.
 When the replies are opened, the ledger learns how many honest clients were in the sum.
 """
 
@@ -26,6 +27,7 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, counted
 from fl_privquant.flower.arguments import Arguments
 from fl_privquant.flower.exchange import Opened
+from fl_privquant.flower.policies import as_policy
 from fl_privquant.flower.protocol import with_counts
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import PrivacyStatement, View
@@ -39,6 +41,7 @@ class RunAccount:
         self.budget = arguments.budget
         self.delta = arguments.delta
         self.sampling = sampling
+        self._adaptive = as_policy(arguments.encoding).adaptive
         self._planned = None if arguments.plan is None else arguments.plan.target.num_clients
         if arguments.plan is not None and arguments.plan.drowns_in_noise:
             log(WARNING, "PrivQuant: %s", arguments.plan.verdict)
@@ -91,7 +94,7 @@ class RunAccount:
         view = self.aggregation.view(len(nodes))
         self._warn_of_few(server_round, len(nodes))
         if self.budget is not None:
-            self.ledger.check(server_round, release.seen(view), nodes, self.budget)
+            self.ledger.check(server_round, release.seen(view), nodes, self.budget, self._adaptive)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
         self._rate = self.sampling.rate(len(nodes), population, self.aggregation)
         # It is not known yet what the model will show. Until then the most counts that it can: of a secure

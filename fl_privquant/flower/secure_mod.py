@@ -26,14 +26,14 @@ from fl_privquant.flower.asked import Asked, hand_over
 from fl_privquant.flower.clear_replies import trains
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.node_token import node_encodes
-from fl_privquant.flower.protocol import RECORD_SECAGG, Reply
+from fl_privquant.flower.protocol import KEY_DELIVERY, RECORD_SECAGG, Reply, message_digest
+from fl_privquant.flower.supernode import node_folder, on_supernode
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
 
 KEY_STAGE: Final = "secagg-stage"
 KEY_DATA: Final = "secagg-data"
-KEY_DELIVERY: Final = "secagg-delivery"
 
 IDENTIFY: Final = "identify"
 ADVERTISE: Final = "advertise"
@@ -55,10 +55,11 @@ class SecureAggregationMod:
 
     Guarantee and threat model: :mod:`fl_privquant.secagg`. What was agreed on in a round is kept in the
     client's state until the round ends, and is erased then; the keys that its identity shares with those of
-    other clients stay there for the next round.
-    Assumes: one process at a time answers for a client. Flower stores a state after the reply was sent.
-    Within a process each stage is answered only once, from whichever copy of the state; several processes
-    that answer for the same client do not know of each other.
+    other clients stay there for the next round. Each stage is answered only once, from whichever copy of the
+    state. On a SuperNode, where each message has its own process and a state may be lost, the stages are
+    recorded before they are answered, in the folder ``privquant/answered`` of Flower's home unless the policy
+    names another one. Elsewhere the process remembers them.
+    Assumes: that this folder is kept; elsewhere than on a SuperNode, that one process answers for a client.
 
     Parameters
     ----------
@@ -120,8 +121,8 @@ class SecureAggregationMod:
         state = self._state(ctxt)
         # Before the training, which would be in vain if the codes could not be masked.
         ring = _invited_ring(state.invitation, asked.codec)
-        # Masks depend on the request: those of clients that got different requests do not cancel.
-        _keeping(state, ctxt, lambda: state.settle(delivery, asked.digest))
+        # Masks depend on the message: those of clients that got different messages do not cancel.
+        _keeping(state, ctxt, lambda: state.settle(delivery, message_digest(msg)))
         masked: list[bytes] = []
 
         def mask(update: EncodedUpdate) -> bytes:
@@ -147,6 +148,8 @@ class SecureAggregationMod:
 
     def _policy(self, ctxt: Context) -> ClientPolicy:
         policy = self.policy if isinstance(self.policy, ClientPolicy) else self.policy(ctxt)
+        if policy.answered_folder is None and on_supernode():
+            policy = replace(policy, answered_folder=node_folder() / "answered")
         return node_policy(policy, ctxt.node_config)
 
     def _state(self, ctxt: Context) -> ClientRound:

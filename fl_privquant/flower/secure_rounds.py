@@ -18,12 +18,13 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fl_privquant.errors import SecureAggregationError, counted, one_line
+from fl_privquant.errors import CulpritError, SecureAggregationError, counted, one_line
 from fl_privquant.flower import secure_mod
 from fl_privquant.flower.node_identities import KEY_IDENTITY, KEY_KNOWN_CLIENTS, identified
 from fl_privquant.flower.remarks import failure_lines
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg.evidence import Evidence
 from fl_privquant.secagg.identities import KnownClients
 
 # How many reasons of clients an error quotes: a hostile client may give any.
@@ -43,8 +44,9 @@ class SecureRounds:
 
     def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
         self.timeout = timeout
-        # Nodes that broke the protocol in a former round, and are not asked again.
+        # Nodes that broke the protocol in former rounds, and are not asked again.
         self.excluded: set[int] = set()
+        self._evidence = Evidence()
         # Bytes of the protocol's messages in the last round, both directions together, without packed codes.
         self.handshake_bytes = 0
         self._settings = settings
@@ -115,6 +117,7 @@ class SecureRounds:
             self._exchange(secure_mod.CONFIRM, survivors, server.receive)
             self._exchange(secure_mod.UNMASK, server.unmask_requests(), server.receive)
             opened = server.finish()
+            self._judge({})
             self._note_rejected(server)
         clients = counted(len(opened.survivors), "client")
         signed = "not signed" if self._settings.get("identities") is None else "signed with identity keys"
@@ -135,16 +138,24 @@ class SecureRounds:
                 self._note_rejected(server)
             usual = sorted(self._failures.items(), key=lambda failure: -len(failure[1]))
             reasons = failure_lines(dict(usual[:_MOST_REASONS]))
-            raise SecureAggregationError("; ".join([str(error), *reasons])) from error
+            kind = CulpritError if server is not None and server.culprits else SecureAggregationError
+            raise kind("; ".join([str(error), *reasons])) from error
         finally:
-            if server is not None:
-                culprits = {self._nodes[client] for client in server.culprits} - self.excluded
-                self.excluded |= culprits
-                for node in sorted(culprits):
-                    self._fail(node, "broke the protocol and is left out from now on")
+            if server is not None and server.culprits:
+                self._judge(server.culprits)
             for line in failure_lines(self._failures):
                 log(WARNING, "Secure aggregation: round %d, %s", self._round, line)
             self._failures = {}
+
+    def _judge(self, culprits: Mapping[int, float]) -> None:
+        """Leave out the nodes that are to blame for secrets that did not open, in this and earlier rounds."""
+        failed = {self._nodes[client]: odds for client, odds in culprits.items()}
+        guilty = self._evidence.judge(failed, self._nodes.values())
+        self.excluded |= guilty
+        for node in sorted(failed):
+            blame = "broke the protocol and is left out from now on"
+            doubt = "its secret does not open: it or its neighbours broke the protocol"
+            self._fail(node, blame if node in guilty else doubt)
 
     def _fail(self, node: int, reason: str) -> None:
         self._failures.setdefault(one_line(reason), []).append(node)

@@ -22,12 +22,19 @@ from fl_privquant.accounting.federation import FederationLedger
 from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
-from fl_privquant.errors import InvalidSpecError, PrivQuantError, SecureAggregationError, counted
+from fl_privquant.errors import (
+    CulpritError,
+    InvalidSpecError,
+    PrivQuantError,
+    SecureAggregationError,
+    counted,
+)
 from fl_privquant.flower.arguments import Arguments, GivenEncoding, metric_ranges, sampling_of, single_clip
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.clear_replies import (
     HOW_TO_EVALUATE,
     NotingGrid,
+    add_names,
     add_weights,
     allow_missing_metrics,
     check_names,
@@ -103,7 +110,8 @@ class PrivQuantStrategy(StrategyWrapper):
         clients are not asked to evaluate, whatever the wrapped strategy says. Clients have to allow them
         (``metrics`` of :class:`~fl_privquant.flower.PrivQuantMod`), and every statement names them.
     max_failed_rounds
-        How many rounds in a row may end without a usable reply before the run is stopped.
+        How many rounds in a row may end without a usable reply before the run is stopped. Rounds of a secure
+        aggregation that name a client whose secret did not open are not counted.
     aggregation
         What the server sees of a round: :class:`~fl_privquant.accounting.PerClient` (the default),
         :class:`~fl_privquant.accounting.SumOfCodes` or :class:`~fl_privquant.accounting.SecureSum`. Sums are
@@ -379,7 +387,7 @@ class PrivQuantStrategy(StrategyWrapper):
             else:
                 replies_by_node[node] = (message, reply)
         for _, reply in replies_by_node.values():
-            self.uncounted |= quote_names(reply.allowed)
+            add_names(self.uncounted, quote_names(reply.allowed))
         self._note(current, {node: reply for node, (_, reply) in replies_by_node.items()})
         return replies_by_node
 
@@ -393,6 +401,7 @@ class PrivQuantStrategy(StrategyWrapper):
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             current.refuse(str(error))
+            current.names_culprit = isinstance(error, CulpritError)
             opened = Opened()
         for node, reason in opened.failures.items():
             current.fail(node, reason)
@@ -447,7 +456,8 @@ class PrivQuantStrategy(StrategyWrapper):
     def note_replies(self, replies: Iterable[Message]) -> list[Message]:
         """The replies of clients; what they hold in clear is named in statements from now on."""
         received = list(replies)
-        self.uncounted.update(*map(clear_names, received))
+        for reply in received:
+            add_names(self.uncounted, clear_names(reply))
         return received
 
     def checkpoint_state(self) -> dict[str, Any]:
@@ -472,8 +482,12 @@ class PrivQuantStrategy(StrategyWrapper):
 
     def _fail(self, current: RoundState) -> None:
         """Note a round without a usable reply; too many in a row, or a refusal by all, end the run."""
-        self.failed_rounds += 1
         server_round, silent = current.request.round, current.num_silent
+        if current.names_culprit:
+            text = "has no sum because of a client that is named above, and does not count as failed"
+            log(ERROR, "PrivQuant: round %d %s; the model stays as it is", server_round, text)
+            return
+        self.failed_rounds += 1
         if current.exhausted == len(current.asked):
             raise self._account.client_refusal(server_round)
         text = (

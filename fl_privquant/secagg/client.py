@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import pack_codes
 from fl_privquant.secagg import keys, messages, shamir
-from fl_privquant.secagg.answered import answered
+from fl_privquant.secagg.answered import AnsweredFolder, answered
 from fl_privquant.secagg.client_state import ClientState, Stage
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
@@ -21,7 +21,7 @@ from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.roster import checked_roster, graph_parameters
 from fl_privquant.secagg.sharing import commitment, deal, draw_dealing, held_shares
 from fl_privquant.secagg.transcript import agreement_digest, masks_digest
-from fl_privquant.secagg.wire import ClientMessage, Message, Octets
+from fl_privquant.secagg.wire import ClientMessage, Message, Octets, RoundId
 
 _FromServer = TypeVar("_FromServer", bound=Message)
 
@@ -49,9 +49,9 @@ class ClientRound(ClientState):
     remembers nothing by itself. These bytes hold the round's secrets, and in signed rounds the keys that the
     client's identity shares with others, for the next round's ``previous``. Keep them on the client, store
     what :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored
-    before. Within a process a stage is answered once, from whichever copy of the state
-    (:mod:`fl_privquant.secagg.answered`). Erasing is best effort: Python and the libraries below may have
-    copied a secret.
+    before. A stage is answered once, from whichever copy of the state: by one process, or by all processes
+    where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg.answered`). Erasing is best
+    effort: Python and the libraries below may have copied a secret.
     """
 
     @classmethod
@@ -78,7 +78,7 @@ class ClientRound(ClientState):
                     f"invited to round {round_id.number} after round {last.number}: a client takes part in a "
                     f"round once"
                 )
-        if not answered.claim(round_id.session, client_id, round_id.number, Stage.JOINED):
+        if not _claimed(policy, round_id, client_id, Stage.JOINED):
             raise SecureAggregationError(
                 f"invited to round {round_id.number} again: a client takes part in a round once"
             )
@@ -229,13 +229,13 @@ class ClientRound(ClientState):
                 f"client {self._client_id} is at stage {stage.name}, but is asked for what follows "
                 f"{before.name}"
             )
-        if not answered.claim(self.round_id.session, self._client_id, self.round_id.number, after):
-            self.abandon()
-            raise SecureAggregationError(
-                f"client {self._client_id} has already reached stage {after.name} of round "
-                f"{self.round_id.number}: it answers each stage once, whichever copy of its state is asked"
-            )
         try:
+            if not _claimed(self._policy, self.round_id, self._client_id, after):
+                raise SecureAggregationError(
+                    f"client {self._client_id} has already reached stage {after.name} of round "
+                    f"{self.round_id.number}: it answers each stage once, whichever copy of its state is "
+                    f"asked"
+                )
             yield
         except BaseException:
             self.abandon()
@@ -317,6 +317,12 @@ class ClientRound(ClientState):
             # The client is not told about members with which it shares no mask: they count as active.
             unknown = len(self._members) - len(self._held)
             self._policy.check_survivors(graph.num_clients, len(active) + unknown)
+
+
+def _claimed(policy: ClientPolicy, round_id: RoundId, client_id: int, stage: Stage) -> bool:
+    """Whether the client may answer this stage, which it has not answered before; it is recorded now."""
+    record = answered if policy.answered_folder is None else AnsweredFolder(policy.answered_folder)
+    return record.claim(round_id.session, client_id, round_id.number, stage)
 
 
 def _checked_codes(codes: ArrayLike, invitation: messages.Invitation) -> NDArray[Any]:

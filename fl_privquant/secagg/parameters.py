@@ -30,10 +30,11 @@ k among the n - 1 others, whoever is corrupt or lost, as long as who that is doe
 
        (n - C) P[X >= 2 t - k - 1].
 
-   This is what is computed for a complete graph, where it costs nothing, and on request
+   This is what is computed for a complete graph, where it costs nothing, for signed rounds, and on request
    (``server_may_lie``). On a sparse graph it takes about twice as many neighbours (94 instead of 44 for
-   1000 clients). Signed rounds do not need it: there clients confirm the list of survivors to one
-   another before they unmask, so that no two of them act on different lists.
+   1000 clients). In signed rounds clients also confirm the list of survivors to one another before they
+   unmask, so that no two of them act on different lists. The threshold is the second line: were the
+   confirmations worth nothing, no client's two secrets would open all the same.
 
 2. *The honest survivors fall apart* into two groups with no edge between them: then the sum of each
    group could be opened by itself. R = C + D clients are gone from the ring, in the worst case. Each
@@ -109,7 +110,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fl_privquant import checks
-from fl_privquant.cohort import corrupt_and_lost
+from fl_privquant.cohort import corrupt_and_lost, count_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg.wire import FLAG, UINT32
 
@@ -195,11 +196,11 @@ def choose_parameters(
     """The fewest neighbours, and the threshold, that keep both odds of failure (see the module's docstring).
 
     ``server_may_lie`` also protects both secrets of a client on a sparse graph if the server tells clients
-    different things about who was lost. ``signed`` rounds rule that out by themselves, and need a graph that
-    the server can neither find by trying many nor cut by choosing who is lost.
+    different things about who was lost. ``signed`` rounds always do, and need a graph that the server can
+    neither find by trying many nor cut by choosing who is lost.
 
     Raises InvalidSpecError if there is no such graph; roughly, corrupt_fraction + dropout_fraction must stay
-    below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and for a server that may lie. At
+    below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and where the server may lie. At
     least two honest clients must be left in a sum: three clients cannot have one corrupt *and* one lost, so
     one of the two fractions must be 0 there, and both for two clients.
 
@@ -210,7 +211,7 @@ def choose_parameters(
     >>> choose_parameters(1000, server_may_lie=True)
     GraphParameters(num_clients=1000, num_neighbors=94, threshold=66, spread=False)
     >>> choose_parameters(1000, signed=True)
-    GraphParameters(num_clients=1000, num_neighbors=72, threshold=44, spread=True)
+    GraphParameters(num_clients=1000, num_neighbors=202, threshold=136, spread=False)
     """
     checks.whole("num_clients", num_clients, 2)
     checks.inside("max_security_failure", max_security_failure, "(0, 1)")
@@ -257,6 +258,22 @@ def security_failure(
     return float(_security_failures(cohort, np.array([parameters.threshold]), server_may_lie, signed)[0])
 
 
+def decoding_failure(parameters: GraphParameters, corrupt_fraction: float, correctable: int) -> float:
+    """An upper bound on the odds that corrupt holders keep an honest client's secret from being opened.
+
+    All corrupt holders reveal wrong shares, of which ``correctable`` can be corrected.
+
+    >>> [decoding_failure(choose_parameters(n), 0.1, correctable) for n, correctable in ((25, 5), (500, 41))]
+    [0.0, 0.0]
+    >>> 0.01 < decoding_failure(choose_parameters(500), 0.1, 7) < 0.1
+    True
+    """
+    n, k = parameters.num_clients, parameters.num_neighbors
+    corrupt = count_of(corrupt_fraction, n)
+    tail = _neighbors_tail(n, corrupt, k, parameters.spread)
+    return min(float(tail[min(correctable, k) + 1]) * ROUNDING, 1.0)
+
+
 class _Cohort(NamedTuple):
     """The numbers that the odds of a graph depend on, as the table of this module names them."""
 
@@ -273,7 +290,7 @@ def _security_failures(
     n, k, corrupt, lost, spread = cohort
     if corrupt + lost > n - 2:
         return np.ones(thresholds.shape)
-    enough_corrupt = 2 * thresholds - k - 1 if server_may_lie or k == n - 1 else thresholds
+    enough_corrupt = 2 * thresholds - k - 1 if server_may_lie or signed or k == n - 1 else thresholds
     failures = (n - corrupt) * _neighbors_tail(n, corrupt, k, spread)[enough_corrupt]
     if k == n - 1 or (k > corrupt + lost and not spread):
         apart: float | NDArray[np.float64] = 0.0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -45,20 +46,30 @@ class ClientPolicy:
     max_security_failure
         Largest odds that the graph fails to protect a round. ``math.inf`` accepts any graph and protects
         nobody: it is for measurements and tests.
+    server_may_lie
+        Whether the graph must protect both secrets of a client even if the server tells clients different
+        things about who was lost. Clients with ``known_identities`` always demand it. It makes a difference
+        from 34 clients on; the server must set it too.
     identity
         The client's own Ed25519 key, with which it signs what it sends.
     known_identities
         Raw Ed25519 public keys of the clients, by id, which must not come from the server. With them the
         client shares masks only with the owners of these keys, and unmasks only if enough of them confirm
         that they were told the same. Without them it trusts the server not to invent clients.
+    answered_folder
+        Folder in which the client records each stage before it answers, so that no other process, and no
+        older copy of its state, answers it again (:mod:`fl_privquant.secagg.answered`). None: this process
+        remembers what it has answered.
     """
 
     min_clients: Annotated[int, checks.whole_in(2, 1 << 32)] = 3
     corrupt_fraction: Annotated[float, checked_fraction] = 0.1
     dropout_fraction: Annotated[float, checked_fraction] = 0.1
     max_security_failure: Annotated[float, checks.number_in("(0, inf]")] = 2.0**-40
+    server_may_lie: bool = False
     identity: Ed25519PrivateKey | None = field(default=None, repr=False)
     known_identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
+    answered_folder: Path | None = None
 
     def __post_init__(self) -> None:
         checks.check_declared(self)
@@ -135,7 +146,7 @@ class ClientPolicy:
                 f"{MIN_NEIGHBORS + 1} clients everyone is everyone's neighbour"
             )
         assumed = {"corrupt_fraction": self.corrupt_fraction, "dropout_fraction": self.dropout_fraction}
-        odds = security_failure(graph, signed=self.signed, **assumed)
+        odds = security_failure(graph, server_may_lie=self.server_may_lie, signed=self.signed, **assumed)
         if not odds <= self.max_security_failure:
             raise SecureAggregationError(
                 f"threshold {threshold} of {num_neighbors + 1} holders among {num_clients} clients: the odds "

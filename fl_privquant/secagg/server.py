@@ -17,6 +17,7 @@ from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import keys, messages, shamir, transcript
 from fl_privquant.secagg.graph import graph_of
 from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
+from fl_privquant.secagg.parameters import decoding_failure
 from fl_privquant.secagg.roster_tree import levels_of, path_of
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.sharing import DealtShares, Seed, correctable, members_left
@@ -67,8 +68,10 @@ class ServerRound:
         Neighbours and threshold: those of the round once rosters are out; before that, those that it has if
         all invited clients take part.
     culprits
-        Clients whose dealt shares do not open, which counts as breaking the protocol: leave them out of later
-        rounds.
+        Clients whose secret does not open, each with the odds that this happens to an honest one, if up to
+        ``corrupt_fraction`` of the clients reveal wrong shares. With odds of 0 the client itself has dealt
+        them. Otherwise it is to be left out only after this has happened in several rounds, whose graphs are
+        independent.
     """
 
     def __init__(self, config: RoundConfig, client_ids: Iterable[int]) -> None:
@@ -86,7 +89,7 @@ class ServerRound:
         # If no graph meets the settings, this fails now, and not after clients have answered.
         self.graph_parameters = config.graph(len(invited))
         self.rejected: dict[int, str] = {}
-        self.culprits: set[int] = set()
+        self.culprits: dict[int, float] = {}
         self._config = config
         self._round_id = RoundId(config.session, config.number)
         self._stage = ServerStage.ADVERTISE
@@ -374,29 +377,41 @@ class ServerRound:
 
     def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""
-        for client, revealed in self._revealed_shares().items():
-            entry = self._entries[client]
-            if client in self._active:
-                seed = self._secret(client, revealed, Seed.SELF_MASK)
+        for client, revealed, which in self._to_open():
+            entry, seed = self._entries[client], self._secret(client, revealed, which)
+            if which is Seed.SELF_MASK:
                 yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
                 continue
-            peers = [peer for peer in self._members[client] if peer in self._active]
-            if peers:
-                seed = self._secret(client, revealed, Seed.WRAPPING)
-                roots = self._dealt.roots(client, self._graph_digest, seed)
-                keys.wipe(seed)
-                for peer in peers:
+            roots = self._dealt.roots(client, self._graph_digest, seed)
+            keys.wipe(seed)
+            for peer in self._members[client]:
+                if peer in self._active:
                     ends = entry.public_key, self._entries[peer].public_key
                     # The peer added its mask if its id is the smaller one: take that back.
                     yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
+
+    def _to_open(self) -> Iterator[tuple[int, dict[int, bytes], Seed]]:
+        """The members with a seed that has to be opened, the shares of it that were revealed, and which."""
+        for client, revealed in self._revealed_shares().items():
+            if client in self._active:
+                yield client, revealed, Seed.SELF_MASK
+            elif not self._active.isdisjoint(self._members[client]):
+                yield client, revealed, Seed.WRAPPING
+
+    def _name_culprits(self) -> None:
+        """Name every client whose secret does not open, with the odds that this happens to an honest one."""
+        graph, corrupt = self.graph_parameters, self._config.corrupt_fraction
+        for client, revealed, which in self._to_open():
+            if self._dealt.opened(client, revealed, which, self.rejected) is None:
+                most_wrong = correctable(len(revealed), graph.threshold)
+                self.culprits[client] = decoding_failure(graph, corrupt, most_wrong)
 
     def _secret(self, client: int, revealed: dict[int, bytes], which: Seed) -> bytearray:
         """One of the seeds of a client; whoever revealed wrong shares is named."""
         opened = self._dealt.opened(client, revealed, which, self.rejected)
         if opened is None:
-            # More shares are wrong than is assumed of corrupt holders, so the dealer counts as corrupt.
-            self.culprits.add(client)
+            self._name_culprits()
             threshold = self.graph_parameters.threshold
             raise self._failure(
                 f"the shares of client {client} do not open its secret: more than "

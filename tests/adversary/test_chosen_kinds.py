@@ -1,4 +1,6 @@
-"""A server that chooses the next kind of release by what the client has answered, within a client's budget.
+"""A server that chooses the next kind of release by what the client has answered, within a budget.
+
+The budget is a client's own, or that of an honest server whose policy looks at earlier rounds.
 
 The best such server is found by dynamic programming. What it has seen is a privacy loss; what it may still
 ask for depends on how many releases of each kind there were. From the end backwards, the value of a state is
@@ -19,7 +21,19 @@ from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
+from fl_privquant.accounting.federation import FederationLedger
+from fl_privquant.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.policies import (
+    DoublingMechanism,
+    Policy,
+    QuantileClip,
+    ScheduledMechanism,
+    as_policy,
+)
+from tests.flower.apps import client_app, fedavg, server_app
 
 UNIT = 0.1
 FIRST, *OTHERS = KINDS = tuple(
@@ -66,6 +80,24 @@ def best_server(budget: Budget, allows: Callable[[Counts, int], bool]) -> float:
     return float(value((0,) * len(KINDS))[REACH])
 
 
+def servers_rule(budget: Budget, chosen: bool) -> Callable[[Counts, int], bool]:
+    """Whether a server with that budget asks a client for one more release of a kind."""
+
+    def allows(counts: Counts, kind: int) -> bool:
+        ledger, number = FederationLedger(), 0
+        for release, count in zip(KINDS, counts, strict=True):
+            for _ in range(count):
+                number += 1
+                ledger.ask(number, release, [1])
+        try:
+            ledger.check(number + 1, KINDS[kind], [1], budget, chosen)
+        except BudgetExhaustedError:
+            return False
+        return True
+
+    return cache(allows)
+
+
 def rule(budget: Budget, chosen: bool) -> Callable[[Counts, int], bool]:
     """Whether a client with that budget makes one more release of a kind."""
 
@@ -94,6 +126,50 @@ TIGHT = Budget(max(Accountant([FIRST, other]).statement(3e-5).epsilon for other 
 )
 def test_no_choice_of_kinds_exceeds_a_clients_budget(budget: Budget) -> None:
     assert best_server(budget, rule(budget, chosen=True)) <= 1.01 * budget.delta
+
+
+@pytest.mark.parametrize("budget", [TIGHT, Budget(12.0, 1e-5), Budget(16.0, 1e-3)], ids=str)
+def test_no_policy_exceeds_the_servers_budget(budget: Budget) -> None:
+    """A policy that chooses kinds by what the server saw: its target is no more than what it says."""
+    assert best_server(budget, servers_rule(budget, chosen=True)) <= budget.delta
+
+
+def test_a_policy_would_gain_if_kinds_were_composed_as_used() -> None:
+    """The negative control, for the server's budget."""
+    assert best_server(TIGHT, servers_rule(TIGHT, chosen=False)) > 1.8 * TIGHT.delta
+
+
+FINE, COARSE = (pq.design("grr", epsilon=1.0, levels=levels) for levels in (4, 2))
+ENCODING = Encoding(COARSE, clip=0.1)
+CLIPPED = Encoding(COARSE, clip=0.1, l2_clip=1.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "adaptive"),
+    [
+        (as_policy(ENCODING), False),
+        (ScheduledMechanism(ENCODING, {3: FINE}), False),
+        (as_policy(lambda server_round: ENCODING), True),
+        (ScheduledMechanism(lambda server_round: ENCODING, {3: FINE}), True),
+        (QuantileClip(CLIPPED), True),
+        (ScheduledMechanism(QuantileClip(CLIPPED), {3: FINE}), True),
+        (QuantileClip(ScheduledMechanism(CLIPPED, {3: FINE})), True),
+        (DoublingMechanism(ENCODING, lambda levels: FINE, levels=2, most_levels=4), True),
+    ],
+)
+def test_policies_say_whether_they_look_at_earlier_rounds(policy: Policy, adaptive: bool) -> None:
+    assert policy.adaptive is adaptive
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_runs_count_adaptive_policies_by_the_filter(adaptive: bool) -> None:
+    """The same two mechanisms: on a schedule that is known beforehand they are composed, else filtered."""
+    schedule = ScheduledMechanism(ENCODING, {2: FINE})
+    budget = Budget(Accountant([Release(each, 25) for each in (COARSE, FINE)]).statement(1e-5).epsilon, 1e-5)
+    policy = (lambda server_round: schedule(server_round)) if adaptive else schedule
+    strategy = PrivQuantStrategy(fedavg(), policy, budget=budget)
+    InlineEngine().run(server_app(lambda: strategy, 2), client_app([PrivQuantMod(1.0)]), Federation(4))
+    assert len(strategy.ledger) == (1 if adaptive else 2)
 
 
 def test_the_server_would_gain_if_kinds_were_composed_as_used() -> None:

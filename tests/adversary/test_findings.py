@@ -184,6 +184,28 @@ def test_a_client_cannot_forge_lines_of_the_log(flower_log, secure):
     assert not any("\x1b" in line or "\n" in line or len(line) > 1000 for line in told)
 
 
+class NamesMetrics:
+    """A mod of a hostile client that sends metrics under new names in every round."""
+
+    def __call__(self, msg, ctxt, call_next):
+        out = call_next(msg, ctxt)
+        if ctxt.node_config["partition-id"] == 1 and not out.has_error():
+            number = msg.content["config"]["server-round"]
+            names = {f"\x1b[31m{number} {place} " + 1000 * "x": 1.0 for place in range(200)}
+            out.content["metrics"] = MetricRecord(names)
+        return out
+
+
+def test_one_client_cannot_make_the_statement_long(flower_log):
+    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    run(strategy, client_app([NamesMetrics(), PrivQuantMod(max_epsilon=10.0)]), 3, num_rounds=4)
+    (line,) = [line for line in strategy.privacy_statement() if "not counted in any figure" in line]
+    assert "and 90 more metrics without protection" in line
+    assert len(line) < 1000
+    assert line.isprintable()
+    assert len(strategy.checkpoint_state()["uncounted_metrics"]) == 100
+
+
 class ClaimsToBeSimulated:
     """A mod of a hostile client that draws securely, and says that it does not."""
 

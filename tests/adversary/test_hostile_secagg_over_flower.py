@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +16,17 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.encoding import Encoding
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     SecureAggregationMod,
     SecureSum,
 )
-from fl_privquant.flower.asked import Asked
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import Request
+from fl_privquant.flower.protocol import KEY_DELIVERY, PER_CLIENT_KEYS, Request, message_digest
 from fl_privquant.secagg.messages import SharedSeeds
 
 CLIENTS, ROUNDS, CULPRIT = 25, 2, 7
@@ -70,9 +72,8 @@ def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        strategy = PrivQuantStrategy(
-            inner, mechanism=MECHANISM, clip=0.1, max_failed_rounds=1, aggregation=SecureSum()
-        )
+        # At the default settings no round may fail, but one that names a culprit does not count.
+        strategy = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, aggregation=SecureSum())
         record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
         strategy.start(grid, record, num_rounds=ROUNDS)
         survivors.update(strategy.survivors)
@@ -94,9 +95,9 @@ def message(request: Request, values: np.ndarray, name: str = "weight") -> Messa
 def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
     request = Request(3, Encoding(MECHANISM, clip=0.1))
     values = np.zeros(7, np.float32)
-    base = Asked.read(message(request, values)).digest
+    base = message_digest(message(request, values))
     # What differs from client to client is no part of it.
-    assert Asked.read(message(replace(request, counted_releases=4), values)).digest == base
+    assert message_digest(message(replace(request, counted_releases=4), values)) == base
     rotated = replace(request.encoding, rotate=True)
     encodings = [
         replace(request.encoding, clip=0.2),
@@ -112,13 +113,134 @@ def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
         message(request, values.reshape(7, 1)),
         message(request, values, name="bias"),
     ]
-    assert len({base, *(Asked.read(other).digest for other in others)}) == len(others) + 1
+    assert len({base, *map(message_digest, others)}) == len(others) + 1
 
 
 @pytest.mark.parametrize("cut", [1, 3])
 def test_arrays_are_told_apart_by_where_they_end(cut: int) -> None:
     request = Request(3, Encoding(MECHANISM, clip=0.1))
     values = np.arange(8, dtype=np.float32)
-    whole = {"a": Array(values[:4]), "b": Array(values[4:])}
-    other = {"a": Array(values[: 4 - cut]), "b": Array(values[4 - cut :])}
-    assert request.digest(whole) != request.digest(other)
+    whole, other = message(request, values), message(request, values)
+    whole.content["arrays"] = ArrayRecord({"a": Array(values[:4]), "b": Array(values[4:])})
+    other.content["arrays"] = ArrayRecord({"a": Array(values[: 4 - cut]), "b": Array(values[4 - cut :])})
+    assert message_digest(whole) != message_digest(other)
+
+
+def test_the_digest_is_of_every_record_and_only_the_listed_entries_may_differ() -> None:
+    """The app's own configuration is in it, in any record, and which function of the app is called."""
+    request = Request(3, Encoding(MECHANISM, clip=0.1), counted_releases=1)
+    values = np.zeros(7, np.float32)
+
+    def changed(record: str, key: str, value: Any, kind: type = ConfigRecord) -> Message:
+        sent = message(request, values)
+        if record not in sent.content:
+            sent.content[record] = kind()
+        sent.content[record][key] = value
+        return sent
+
+    base = message_digest(message(request, values))
+    assert {KEY_DELIVERY, "privquant-counted-releases"} == PER_CLIENT_KEYS
+    assert message_digest(changed("config", KEY_DELIVERY, b"to one client")) == base
+    assert message_digest(changed("config", "privquant-counted-releases", 9)) == base
+    with server_identity(1):
+        other_function = Message(message(request, values).content, 1, "train.other")
+        other_group = Message(message(request, values).content, 1, "train", group_id="2")
+    others = [
+        changed("config", "lr", 0.0),
+        changed("config", "lr", 0),
+        changed("config", "lr", False),
+        changed("config", "lr", "0"),
+        changed("config", "lr", b"0"),
+        changed("config", "lr", [0.0]),
+        changed("config", "server-round", 2),
+        changed("app", "lr", 0.0),
+        changed("app", "lr", 0.0, MetricRecord),
+        # Outside of the request these names mean nothing, and a server could tell clients apart by them.
+        changed("app", KEY_DELIVERY, b"to one client"),
+        changed("app", "privquant-counted-releases", 1),
+        other_function,
+        other_group,
+    ]
+    assert len({base, *map(message_digest, others)}) == len(others) + 1
+
+
+class FreezesOthers(GridWrapper):
+    """A server that tells all clients but one not to learn, after the masks were agreed on."""
+
+    def __init__(self, grid: Grid, victim: int | None) -> None:
+        super().__init__(grid)
+        self._victim = victim
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        sent = list(messages)
+        for each in sent:
+            if "config" in each.content and self._victim not in (None, each.metadata.dst_node_id):
+                each.content["config"] = ConfigRecord({**each.content["config"], "lr": 0.0})
+        return super().send_and_receive(sent, timeout=timeout)
+
+
+@pytest.mark.parametrize("attacked", [False, True])
+def test_a_server_that_freezes_all_clients_but_one_opens_nothing(attacked: bool) -> None:
+    """With lr=0 for all others, the opened mean was the victim's update and noise."""
+    client, server = ClientApp(), ServerApp()
+    update = np.random.default_rng(1).normal(0, 0.02, 500).astype(np.float32)
+
+    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf)])
+    def train(message: Message, context: Context) -> Message:
+        rate = float(message.content["config"]["lr"])
+        arrays = {"weight": Array(message.content["arrays"]["weight"].numpy() + np.float32(rate) * update)}
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    models: dict[int, np.ndarray] = {}
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=5, min_available_nodes=5)
+        strategy = PrivQuantStrategy(
+            inner,
+            pq.design("none"),
+            clip=0.1,
+            max_failed_rounds=1,
+            aggregation=SecureSum(exact_sums=True),
+        )
+        lying = FreezesOthers(grid, min(grid.get_node_ids()) if attacked else None)
+        strategy.start(
+            lying,
+            ArrayRecord({"weight": Array(np.zeros(500, np.float32))}),
+            num_rounds=1,
+            train_config=ConfigRecord({"lr": 1.0}),
+            evaluate_fn=lambda number, arrays: models.update({number: arrays["weight"].numpy()}),
+        )
+
+    InlineEngine().run(server, client, Federation(num_clients=5))
+    learned = float(np.corrcoef(models[1], update)[0, 1]) if models[1].any() else 0.0
+    # Either the sum is refused, or it is of masks that do not cancel: five standard deviations of noise.
+    assert (abs(learned) < 5 / math.sqrt(500)) if attacked else (learned > 0.99)
+
+
+def test_a_strategy_that_asks_clients_differently_is_told(flower_log: Any) -> None:
+    """An honest one: without the check, each round would end with a sum of masks."""
+    client, server = ClientApp(), ServerApp()
+
+    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf)])
+    def train(message: Message, context: Context) -> Message:
+        raise AssertionError("not asked")
+
+    class Differing(FedAvg):
+        def configure_train(self, *args: Any, **keywords: Any) -> Iterable[Message]:
+            for place, each in enumerate(super().configure_train(*args, **keywords)):
+                own = ConfigRecord({**each.content["config"], "place": place})
+                each.content = RecordDict({**each.content, "config": own})
+                yield each
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        inner = Differing(fraction_evaluate=0.0, min_train_nodes=5, min_available_nodes=5)
+        strategy = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, aggregation=SecureSum())
+        strategy.start(grid, ArrayRecord({"weight": Array(np.zeros(37, np.float32))}), num_rounds=1)
+
+    with pytest.raises(InvalidSpecError, match=r"node \d+ is sent another configuration or model"):
+        InlineEngine().run(server, client, Federation(num_clients=5))

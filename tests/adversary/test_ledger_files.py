@@ -390,8 +390,19 @@ def test_a_share_of_rounds_holds_over_restarts_and_processes(
 
     allowed = {"max_participations": [1, 2], "rounds_apart": [1, 4]}.get(next(iter(limits), ""), range(1, 6))
     assert answers(run_id) == [number in allowed for number in range(1, 6)]
-    # A share is one of a run; the server of another run has its own.
-    assert answers(next(RUN_IDS)) == [number in allowed for number in range(1, 6)]
+    # The server chooses the number of a run, so that the most rounds are those of all runs. In a row stand
+    # rounds of one run.
+    again = [] if "max_participations" in limits else allowed
+    assert answers(next(RUN_IDS)) == [number in again for number in range(1, 6)]
+
+
+def test_new_runs_give_no_new_participations(tmp_path: Path) -> None:
+    """Thirty runs, each of which asks once: with a limit of one, all thirty were answered."""
+    mechanism = pq.design("one_bit", epsilon=1.0)
+    mod = PrivQuantMod(1.0, max_participations=1, ledger_file=tmp_path / "ledger")
+    answers = [mod(ask(mechanism), fresh(next(RUN_IDS)), train).has_content() for _ in range(30)]
+    assert answers == [True] + 29 * [False]
+    assert SpendingLedger(tmp_path / "ledger").rounds == (1,)
 
 
 def test_the_share_of_the_nodes_own_configuration_is_kept_in_the_nodes_file(
@@ -417,3 +428,9 @@ def test_leftovers_of_other_files_are_left_alone(tmp_path: Path) -> None:
     other.touch()
     remove_leftovers(tmp_path / "results[1].json")
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_ledgers_are_for_their_owner_alone(tmp_path: Path, release: Release) -> None:
+    path = tmp_path / "folder" / "ledger"
+    written(path, release, count=2)
+    assert [file.stat().st_mode & 0o777 for file in (path, head(path))] == [0o600, 0o600]

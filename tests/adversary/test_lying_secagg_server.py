@@ -110,12 +110,12 @@ def test_what_grinding_gains_is_paid_for_in_neighbours() -> None:
         assert security_failure(choose_parameters(num_clients, signed=True), **odds) <= 2.0**-40
     assert security_failure(choose_parameters(1000), **odds) > 2.0**-40
     # Up to 150 clients every graph is good, however many were tried.
-    assert security_failure(choose_parameters(150), **odds) == 0.0
+    assert security_failure(choose_parameters(150, signed=True), **odds) == 0.0
     policy = ClientPolicy(known_identities={})
-    for graph in ((44, 26, False), (62, 40, False), (62, 40, True)):
+    for graph in ((44, 26, False), (62, 40, False), (62, 40, True), (72, 44, True)):
         with pytest.raises(SecureAggregationError, match="max_security_failure"):
             policy.check_graph(1000, *graph)
-    policy.check_graph(1000, 72, 44, True)
+    policy.check_graph(1000, 202, 136)
 
 
 # Different words to different clients
@@ -198,7 +198,7 @@ def test_one_client_that_deals_garbage_ends_one_round_and_is_named(signed: bool,
     deals_wrongly(round_, culprit, round_.inputs)
     with pytest.raises(SecureAggregationError, match=f"client {culprit} do not open its secret"):
         round_.run()
-    assert round_.server.culprits == {culprit}
+    assert set(round_.server.culprits) == {culprit}
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -212,7 +212,7 @@ def test_garbage_for_some_neighbours(signed: bool, count: int) -> None:
     if count > 4:
         with pytest.raises(SecureAggregationError, match="more than 4 of 20 are wrong"):
             round_.run()
-        assert round_.server.culprits == {clients[4]}
+        assert set(round_.server.culprits) == {clients[4]}
         return
     result = round_.run()
     assert not round_.server.culprits
@@ -241,7 +241,7 @@ def test_a_dealer_of_shares_that_do_not_fit_is_named(signed: bool) -> None:
         patch.setattr(ClientRound, "share_keys", dealing)
         with pytest.raises(SecureAggregationError, match="do not open its secret"):
             round_.run()
-    assert round_.server.culprits == {culprit}
+    assert set(round_.server.culprits) == {culprit}
 
 
 def test_invented_clients_are_refused_where_identities_are_known() -> None:

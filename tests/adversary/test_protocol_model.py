@@ -1,7 +1,8 @@
 """A model of the protocol: what a server with a corrupt client can open, whatever it tells the others.
 
 Six real clients play signed rounds with a server that lies as a plan says: other rosters, thresholds,
-requests, lists of survivors, forged signatures, copies of states. What it can then compute is derived from
+requests, lists of survivors, forged signatures, copies of states, and stages that are asked again in a new
+process because the state was not saved. What it can then compute is derived from
 what it was given: a secret is known from ``threshold`` shares, an input is bare once its self mask is known,
 and inputs add up to something only where all masks that are left are known or cancel. Every sum that opens
 must hold the promised number of honest clients, all of them asked for the same. With any one of the clients'
@@ -10,10 +11,14 @@ checks removed, some plan opens less: the model would notice.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +59,8 @@ CALLED_DEAD: Mapping[int, set[int]] = {A: {B, C}, B: {A, C}, C: {B}, D: {A, B}, 
 IDENTITIES = {i: Ed25519PrivateKey.generate() for i in CLIENTS}
 KNOWN = {i: key.public_key().public_bytes_raw() for i, key in IDENTITIES.items()}
 LAST_ROUNDS: dict[int, ClientRound] = {}
+# Claims are synchronized with the disk, which takes long elsewhere than in memory.
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -66,27 +73,41 @@ class Plan:
     lists: str = "honest"
     forge: bool = False
     copies: bool = False
+    # After which stage the state is lost and the process ends, so that the stage is asked again.
+    lost_save: str = ""
     # How many clients' confirmations count, and whether others' are shown too.
     witnesses: int = 4
     strangers: bool = False
 
 
-PLANS = [
-    Plan(*values)
-    for values in itertools.product(
-        ("all", "without one", "invented", "invented identities"),
-        (None, 1, 3),
-        (False, True),
-        ("honest", "small", "split", "split after"),
-        (False, True),
-        (False, True),
-    )
-] + [
-    Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
-    for roster, lists, witnesses, strangers in itertools.product(
-        ("all", "two lists"), ("honest", "split", "other group"), (0, 1, 2, 6), (False, True)
-    )
-]
+PLANS = (
+    [
+        Plan(*values)
+        for values in itertools.product(
+            ("all", "without one", "invented", "invented identities"),
+            (None, 1, 3),
+            (False, True),
+            ("honest", "small", "split", "split after"),
+            (False, True),
+            (False, True),
+        )
+    ]
+    + [
+        Plan(roster, lists=lists, witnesses=witnesses, strangers=strangers)
+        for roster, lists, witnesses, strangers in itertools.product(
+            ("all", "two lists"), ("honest", "split", "other group"), (0, 1, 2, 6), (False, True)
+        )
+    ]
+    + [
+        Plan(roster, two_requests=two_requests, lists=lists, lost_save=stage)
+        for roster, two_requests, lists, stage in itertools.product(
+            ("all", "two lists"),
+            (False, True),
+            ("honest", "split"),
+            ("advertise", "share", "mask", "confirm", "unmask"),
+        )
+    ]
+)
 
 
 @dataclass
@@ -104,6 +125,7 @@ class World:
     masked_with: dict[int, set[int]] = field(default_factory=dict)
     seed_shares: dict[int, set[int]] = field(default_factory=dict)
     wrapping_shares: dict[int, set[int]] = field(default_factory=dict)
+    answered: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def known(self, client: int, revealed: Mapping[int, set[int]]) -> bool:
         """Whether enough shares of one of a client's secrets are known."""
@@ -159,39 +181,63 @@ class Server:
 
     def __init__(self, plan: Plan, dropout_fraction: float) -> None:
         self.plan = plan
+        # As on SuperNodes: what was answered is in a folder, and processes come and go.
+        self.folder = tempfile.TemporaryDirectory(dir=_MEMORY)
         base = ClientPolicy(
-            min_clients=6, corrupt_fraction=1 / 6, dropout_fraction=dropout_fraction, known_identities=KNOWN
+            min_clients=6,
+            corrupt_fraction=1 / 6,
+            dropout_fraction=dropout_fraction,
+            known_identities=KNOWN,
+            answered_folder=Path(self.folder.name),
         )
         self.policies = {i: replace(base, identity=IDENTITIES[i]) for i in CLIENTS}
         self.world = World(base)
         self.round_id = RoundId(new_session(), 1)
-        invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
-        self.digest = keys.digest(invitation)
-        # A client keeps the keys of its identity from round to round, here from game to game.
-        self.clients = {
-            i: ClientRound.join(invitation, i, self.policies[i], LAST_ROUNDS.get(i)) for i in CLIENTS
-        }
-        LAST_ROUNDS.update(self.clients)
+        self.invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
+        self.digest = keys.digest(self.invitation)
+        self.clients: dict[int, ClientRound] = {}
         self.second: RosterEntry | None = None
 
-    def each(self, answer: Callable[[int], None]) -> None:
-        for i in list(self.clients):
+    def each(self, answer: Callable[[int], None], stage: str) -> None:
+        before = {i: client.to_bytes() for i, client in self.clients.items()}
+        for i in CLIENTS if stage == "advertise" else list(self.clients):
             try:
                 answer(i)
+                self.world.answered[i, stage] += 1
             except SecureAggregationError:
-                del self.clients[i]
+                self.clients.pop(i, None)
+        if stage == self.plan.lost_save:
+            self.ask_again(answer, stage, before)
+
+    def ask_again(self, answer: Callable[[int], None], stage: str, before: Mapping[int, bytes]) -> None:
+        """Ask for a stage in a new process, with the state before it; then go on from the first answers."""
+        restart()
+        after, self.clients = self.clients, self.restored(before)
+        for i in list(after):
+            with contextlib.suppress(SecureAggregationError):
+                answer(i)
+                self.world.answered[i, stage] += 1
+        self.clients = after
+
+    def restored(self, stored: Mapping[int, bytes]) -> dict[int, ClientRound]:
+        return {i: ClientRound.from_bytes(stored[i], self.policies[i]) for i in stored}
 
     def play(self) -> World:
-        self.each(self.advertise)
-        self.each(self.share)
-        self.each(self.mask)
-        stored = {i: client.to_bytes() for i, client in self.clients.items()}
-        for swapped in (False, True) if self.plan.copies else (False,):
-            self.clients = {i: ClientRound.from_bytes(stored[i], self.policies[i]) for i in stored}
-            self.open(swapped)
+        with self.folder:
+            self.each(self.advertise, "advertise")
+            self.each(self.share, "share")
+            self.each(self.mask, "mask")
+            stored = {i: client.to_bytes() for i, client in self.clients.items()}
+            for swapped in (False, True) if self.plan.copies else (False,):
+                restart()
+                self.clients = self.restored(stored)
+                self.open(swapped)
         return self.world
 
     def advertise(self, i: int) -> None:
+        # A client keeps the keys of its identity from round to round, here from game to game.
+        previous = LAST_ROUNDS.get(i)
+        LAST_ROUNDS[i] = self.clients[i] = ClientRound.join(self.invitation, i, self.policies[i], previous)
         message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
         self.world.entries[i] = RosterEntry(i, message.public_key, KNOWN[i])
 
@@ -285,7 +331,7 @@ class Server:
             signatures.setdefault(agreement, {})[i] = signature
             graphs[agreement] = self.clients[i]._graph_digest
 
-        self.each(confirm)
+        self.each(confirm, "confirm")
         for agreement, given in signatures.items():
             body = Confirmation(self.round_id, CORRUPT, b"", agreement).body()
             given[CORRUPT] = keys.sign(IDENTITIES[CORRUPT], graphs[agreement], body)
@@ -316,7 +362,12 @@ class Server:
                 for owner in owners:
                     shares.setdefault(owner, set()).add(i)
 
-        self.each(unmask)
+        self.each(unmask, "unmask")
+
+
+def restart() -> None:
+    """Forget what a process remembers."""
+    client_module.answered = AnsweredStages()
 
 
 INVENTED: dict[int, bytearray] = {}
@@ -342,6 +393,8 @@ def test_no_plan_opens_less_than_promised(lost: int) -> None:
     opened = 0
     for plan, world in attacks(lost / 6):
         assert not world.violations(), plan
+        # Copies are asked for the stages of a round's end again, with other lists, and give no second answer.
+        assert set(world.answered.values()) <= {1}, plan
         opened += bool(world.openable())
     # The model can open sums: of honest plans, or of such as nobody is hurt by.
     assert opened > 0
@@ -354,6 +407,10 @@ def test_an_honest_plan_opens_the_sum_of_all() -> None:
 class Forgetful(AnsweredStages):
     def claim(self, *args: Any, **keywords: Any) -> bool:
         return True
+
+
+def in_memory(folder: Path) -> AnsweredStages:
+    return client_module.answered
 
 
 def without_context(graph: bytes, members: tuple[int, ...], context: bytes) -> bytes:
@@ -398,7 +455,8 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "known identities": (ClientPolicy, "identity_of", any_identity),
     "channels of identities": (PairKeys, "of", lambda pair_keys, identity, peers: {}),
     "masks bound to the request": (client_module, "masks_digest", without_context),
-    "one answer for all copies": (client_module, "answered", Forgetful()),
+    "one answer for all copies": (client_module, "AnsweredFolder", lambda folder: Forgetful()),
+    "one answer for all processes": (client_module, "AnsweredFolder", in_memory),
     "survivors as confirmed": (ClientRound, "_check_active", not_as_confirmed),
 }
 
@@ -414,6 +472,7 @@ TELLING: dict[str, Plan] = {
     "channels of identities": Plan("invented"),
     "masks bound to the request": Plan(two_requests=True),
     "one answer for all copies": Plan(copies=True),
+    "one answer for all processes": Plan(copies=True),
     "survivors as confirmed": Plan(lists="split after"),
 }
 """The lie that each check is against. It is played before the other plans, few of which catch a client."""

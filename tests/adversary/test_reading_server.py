@@ -7,6 +7,7 @@ such as x[j] > t. Each answer was then one bit of x, and free: an error was not 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
@@ -178,11 +179,17 @@ def without_state(message: Message, context: Context) -> Message:
     raise RuntimeError("0.7")
 
 
+class Panic(BaseException):
+    """As extensions that are written in Rust raise it, whose panics are no exceptions for Python."""
+
+
 HOSTILE_DATA: dict[str, App] = {
     "raises": fails(RuntimeError("x[3] = 0.7")),
     "raises an error of this package": fails(pq.BudgetExhaustedError("x[3] = 0.7")),
     "runs out of memory": fails(MemoryError("0.7")),
     "ends its process": fails(SystemExit("0.7")),
+    "is cancelled": fails(asyncio.CancelledError("0.7")),
+    "panics": fails(Panic("0.7")),
     "replies with an error": with_error,
     "replies with nothing": returns(None),
     "replies with a word": returns("0.7"),
@@ -223,7 +230,7 @@ def test_whatever_the_app_does_the_answer_is_one_release(
     assert len(ClientLedger(context)) == len(ClientLedger(twin)) == 1
     assert ClientLedger(context).statement(1e-5) == ClientLedger(twin).statement(1e-5)
     # The state that Flower stores has it, too.
-    assert len(context.state["privquant-ledger"]) == 2
+    assert len(context.state["privquant-ledger"]) == 1
     assert "zeros are released" in flower_log.text
     # Nothing of what the app said is in what leaves.
     assert "0.7" not in repr(bad.content["privquant-reply"])
@@ -300,3 +307,9 @@ def test_a_client_without_room_for_recursion_still_answers(mechanism: pq.Mechani
     limit = sys.getrecursionlimit()
     assert PrivQuantMod(1.0)(ask(weights(), mechanism, 1), client(), deep).has_content()
     assert sys.getrecursionlimit() == limit
+
+
+def test_the_owner_can_interrupt_a_client(mechanism: pq.Mechanism) -> None:
+    """The one exception that is passed on: it comes from the keyboard."""
+    with pytest.raises(KeyboardInterrupt):
+        PrivQuantMod(1.0)(ask(weights(), mechanism, 1), client(), fails(KeyboardInterrupt()))

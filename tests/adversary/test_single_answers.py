@@ -1,16 +1,23 @@
-"""A client answers once at each stage: copies of its stored state, and threads, get no second answer."""
+"""A client answers once at each stage: copies of its state, threads and processes get no second answer."""
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.secagg import ClientRound
+from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters
+from fl_privquant.secagg import client as client_module
+from fl_privquant.secagg.answered import AnsweredFolder, AnsweredStages
 from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
+from fl_privquant.secagg.parameters import hypergeometric_tail
 from fl_privquant.secagg.wire import Subset
+from tests.flower.test_mod import in_two_processes
+from tests.preloaded import Preloaded
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3
@@ -70,3 +77,88 @@ def test_a_round_is_not_joined_again_from_an_older_state() -> None:
     round_ = at("share", 20)
     with pytest.raises(SecureAggregationError, match="once"):
         ClientRound.join(round_.server.invitation(), VICTIM, round_.policies[VICTIM])
+
+
+def claims(folder: str, count: int) -> int:
+    """How many of the stages of one round this process may answer."""
+    record = AnsweredFolder(Path(folder))
+    return sum(record.claim(b"session", VICTIM, 1, stage) for stage in range(count))
+
+
+def test_two_processes_answer_each_stage_once(tmp_path: Path, preloaded_small: Preloaded) -> None:
+    first, second = in_two_processes(preloaded_small, claims, str(tmp_path / "answered"), 200)
+    # A process that is late may find that the other one has gone on to later stages.
+    assert 0 < first + second <= 200
+    assert claims(str(tmp_path / "answered"), 200) == 0
+
+
+def test_a_new_process_with_an_old_state_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: without the folder, a process that remembers nothing signs a second list."""
+    for folder, refused in ((tmp_path / "answered", True), (None, False)):
+        round_ = at("confirm", 20)
+        request, stored = round_.server.survivor_lists()[VICTIM], round_.clients[VICTIM].to_bytes()
+        policy = replace(round_.policies[VICTIM], answered_folder=folder)
+        assert ClientRound.from_bytes(stored, policy).confirm(request)
+        monkeypatch.setattr(client_module, "answered", AnsweredStages())
+        restarted = ClientRound.from_bytes(stored, policy)
+        if refused:
+            with pytest.raises(SecureAggregationError, match="answers each stage once"):
+                restarted.confirm(request)
+        else:
+            assert restarted.confirm(request)
+
+
+def test_what_a_crash_cut_short_was_not_answered(tmp_path: Path) -> None:
+    record = AnsweredFolder(tmp_path)
+    assert record.claim(b"session", VICTIM, 1, 2)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes() + b"1 3")
+    assert not record.claim(b"session", VICTIM, 1, 2)
+    assert record.claim(b"session", VICTIM, 1, 3)
+    assert not record.claim(b"session", VICTIM, 1, 3)
+    assert record.claim(b"session", VICTIM, 2, 0)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", ["text", "link", "folder"])
+def test_without_its_record_a_client_answers_nothing(damage: str, tmp_path: Path) -> None:
+    folder = tmp_path / "answered"
+    record = AnsweredFolder(folder)
+    assert record.claim(b"session", VICTIM, 1, 2)
+    (file,) = folder.iterdir()
+    if damage == "text":
+        file.write_text("nothing was answered\n")
+    elif damage == "link":
+        file.unlink()
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.unlink()
+        file.mkdir()
+    with pytest.raises(SecureAggregationError, match="nothing may be answered"):
+        record.claim(b"session", VICTIM, 1, 3)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_signed_rounds_withstand_two_lists_by_their_threshold() -> None:
+    """With 4 of 40 clients corrupt, 17 of 33 shares opened both secrets if witnesses signed two lists."""
+    for n in (34, 40, 60, 100, 150, 300):
+        graph, corrupt = choose_parameters(n, signed=True), math.ceil(n / 10)
+        others = graph.num_neighbors
+        # The most corrupt neighbours with odds above 2^-80, all clients and tries of a server counted.
+        tail = hypergeometric_tail(n - 1, corrupt, others)
+        likely = max(x for x in range(others + 1) if (n - corrupt) * tail[x] > 2.0**-80)
+        assert 2 * graph.threshold > others + 1 + likely
+    weak = GraphParameters(40, 32, 17)
+    with pytest.raises(SecureAggregationError, match="threshold 17 of 33 holders"):
+        ClientPolicy(known_identities={}).check_graph(40, weak.num_neighbors, weak.threshold)
+
+
+def test_the_clients_own_policy_demands_that_a_server_may_lie() -> None:
+    """Whether a server may lie is for clients to say: at 1000 clients it accepted 26 where 66 are needed."""
+    trusted, lying = choose_parameters(1000), choose_parameters(1000, server_may_lie=True)
+    assert (trusted.threshold, lying.threshold) == (26, 66)
+    ClientPolicy().check_graph(1000, trusted.num_neighbors, trusted.threshold)
+    wary = ClientPolicy(server_may_lie=True)
+    wary.check_graph(1000, lying.num_neighbors, lying.threshold)
+    with pytest.raises(SecureAggregationError, match="threshold 26 of 45 holders"):
+        wary.check_graph(1000, trusted.num_neighbors, trusted.threshold)

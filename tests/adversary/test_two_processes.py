@@ -147,6 +147,12 @@ def test_a_lock_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     refused = pytest.raises(LockedError, match=r"it cannot be locked \(.*\).*can be written")
     with refused, held(tmp_path / "file" / "lock", "it"):
         pass
+    # A link is not followed: what it leads to stays as it is.
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    with refused, held(tmp_path / "link", "it"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
     (tmp_path / "damaged").write_text('{"pid": ')
     with held(tmp_path / "damaged", "it"):
         pass

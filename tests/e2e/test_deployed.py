@@ -1,4 +1,7 @@
-"""Apps on one deployment with TLS: the same codes as inline, the example as it is, and signed secure sums."""
+"""Apps on one deployment with TLS: the same codes as inline, the example as it is, and signed secure sums.
+
+One app attacks: its server asks a client for a second signature after the client's state was not saved.
+"""
 
 import functools
 import shutil
@@ -10,6 +13,7 @@ from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict
 
 from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.mod import NODE_SIMULATED
 from tests.deployment import Superlink
 from tests.e2e.secure_app import CLIENTS
 from tests.e2e.test_engines_agree import APP, federation, run
@@ -20,20 +24,28 @@ from tests.ray_cluster import WARNINGS
 pytestmark = [pytest.mark.slow, *WARNINGS]
 
 ROOT = Path(__file__).parents[2]
+LOST_SAVES = "tests.adversary.lost_saves_app"
 # The server adds codes up as integers: their sum does not depend on the order in which they come.
 SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
 
 
 def run_all(preloaded, folder):
-    """Three apps at once on a SuperLink with four SuperNodes, over TLS; each node has a key of its own.
+    """Four apps at once on a SuperLink with four SuperNodes, over TLS; each node has a key of its own.
 
     Flower asks for messages now and then. Each app would wait for that alone, and longer than it runs.
     """
     known_clients = make_known_clients(folder)
-    nodes = Federation(CLIENTS, node_config=node_config_of(known_clients))
+    # Codes are compared with those of other engines, so that their noise has a seed, which a node must allow.
+    node_config = {**node_config_of(known_clients), NODE_SIMULATED: True}
+    nodes = Federation(CLIENTS, node_config=node_config)
     apps = {
         "seeded": (f"{APP}:server_app", f"{APP}:client_app", federation(**SEEDED)),
         "secure": app_of(DEPLOYED, known_clients=known_clients),
+        "lost saves": (
+            f"{LOST_SAVES}:server_app",
+            f"{LOST_SAVES}:client_app",
+            app_of("-", known_clients=known_clients)[2],
+        ),
     }
     # Flower looks at every file below the folder of an app, and an environment has tens of thousands.
     not_tracked = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "outputs")
@@ -75,3 +87,10 @@ def test_flwr_run_works_from_the_root_of_the_repository(deployed):
 
 def test_signed_secure_sums(deployed):
     check(state_of(deployed / "secure"), DEPLOYED)
+
+
+def test_a_client_whose_state_was_not_saved_signs_no_second_list(deployed):
+    """Flower ends a process that takes long to save its state: the next one begins with the state before."""
+    lists = state_of(deployed / "lost saves")["lists"]
+    assert lists["signatures"] == 1
+    assert lists["refusal"]

@@ -1,7 +1,7 @@
 """Small Flower apps for the tests: clients whose update is known, servers that keep what they got."""
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -10,6 +10,8 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.protocol import message_digest
 from fl_privquant.sampling.stream import RandomStream
 
 SEED = 11
@@ -123,3 +125,11 @@ def assert_same_arrays(found, expected):
     for name, each in expected.items():
         assert found[name].dtype == each.dtype, name
         np.testing.assert_array_equal(found[name], each, err_msg=name)
+
+
+def digest_of(request):
+    """What masks are derived from, for clients that are sent this request."""
+    config = ConfigRecord()
+    request.write(config)
+    with server_identity(1):
+        return message_digest(Message(RecordDict({"config": config}), 1, "train"))

@@ -18,6 +18,7 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
+from tests.flower.apps import digest_of
 
 CLIENTS = 7
 START = {
@@ -142,4 +143,4 @@ def test_a_client_checks_what_a_server_says() -> None:
             Request.read(ConfigRecord({**config, key: value}))
     # Who is told another choice has another mask: their codes do not cancel.
     other = Request.read(ConfigRecord({**config, KEY_INCLUDE: ["body.*"]}))
-    assert other.digest({}) != strategy.request(1).digest({})
+    assert digest_of(other) != digest_of(strategy.request(1))

@@ -22,7 +22,7 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
-from tests.flower.apps import as_record, client_app, fedavg, server_app
+from tests.flower.apps import as_record, client_app, digest_of, fedavg, server_app
 
 MODEL = {
     "head.weight": np.zeros((3, 4), np.float32),
@@ -161,7 +161,7 @@ def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureF
                 asked.layout({"head": np.zeros(3, np.float32), **MODEL} | {"body.bias": np.float32(0)})
             )
     other = Request.read(ConfigRecord({**config, KEY_SCALES: [1.0, 0.5]}))
-    assert other.digest({}) != strategy.request(1).digest({})
+    assert digest_of(other) != digest_of(strategy.request(1))
     # What a client spends is what its codec encodes: scales are no part of it.
     assert other.release(other.layout(MODEL)) == strategy.request(1).release(layout())
     with caplog.at_level(logging.INFO, "flwr"):

@@ -28,6 +28,7 @@ from fl_privquant.flower import (
 )
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import KEY_KEEP, Request
+from tests.flower.apps import digest_of
 
 CLIENTS, DIMENSION, ROUNDS = 6, 400, 2
 
@@ -141,7 +142,7 @@ def test_a_forged_share_is_refused(forged: Any) -> None:
 
 def test_masks_hang_on_what_is_kept() -> None:
     """A server that asks clients for different subsets gets nothing that cancels."""
-    digests = {Request(1, encoding(keep)).digest({}) for keep in (None, 40, 41, 0.1, 1, 1.0)}
+    digests = {digest_of(Request(1, encoding(keep))) for keep in (None, 40, 41, 0.1, 1, 1.0)}
     assert len(digests) == 6
 
 

@@ -12,9 +12,9 @@ from fl_privquant.cli.main import app as cli
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
 from fl_privquant.flower.engines.internals import server_identity
+from fl_privquant.flower.node_gate import NodeGate
 from fl_privquant.flower.node_token import NODE_TOKEN, token_record
 from fl_privquant.flower.protocol import Reply
-from fl_privquant.flower.node_gate import NodeGate
 from tests.flower.apps import as_record, initial_arrays
 from tests.flower.test_mod import ask, never, train
 

@@ -221,7 +221,7 @@ def test_the_nodes_own_configuration_tightens_the_share():
     asked = Asked()
     strategy = Forgets(fedavg(), mechanism=MECHANISM, clip=CLIP, max_failed_rounds=9)
     server = server_app(lambda: strategy, num_rounds=3)
-    limits = {"privquant-max-participations": 1}
+    limits = {"privquant-max-participations": 1, "privquant-simulated": True}
     client = client_app(train_with=asked)
     InlineEngine().run(server, client, Federation(2, node_config=limits, seed=3))
     assert set(asked.rounds.values()) == {1}
