@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from fl_privquant import checks
 from fl_privquant.accounting.accountant import Budget
@@ -320,6 +320,13 @@ class _Planner:
         return planned.designs[0]
 
 
+class ClientLimits(TypedDict):
+    """The arguments of ``PrivQuantMod`` with which a client allows a plan."""
+
+    max_epsilon: float
+    max_delta: NotRequired[float]
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """An encoding that meets a target under an aggregation, with its privacy loss, error and size.
@@ -414,15 +421,17 @@ class Plan:
         )
 
     @property
-    def client_limits(self) -> dict[str, float]:
+    def client_limits(self) -> ClientLimits:
         """The least limits with which a client's ``PrivQuantMod`` allows the plan, rounded up to four digits.
 
         They are ``max_epsilon`` and, where the mechanism has a δ, ``max_delta``: for one coordinate and
         release, local view, or for a round if the mechanism encodes whole updates.
         """
         mechanism = self._sent
-        limits = {"max_epsilon": mechanism.epsilon, "max_delta": mechanism.delta}
-        return {name: _rounded_up(limit) for name, limit in limits.items() if limit > 0.0}
+        limits = ClientLimits(max_epsilon=_rounded_up(mechanism.epsilon))
+        if mechanism.delta > 0.0:
+            limits["max_delta"] = _rounded_up(mechanism.delta)
+        return limits
 
     @property
     def client_limits_in_words(self) -> str:
