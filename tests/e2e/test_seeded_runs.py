@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from tests.e2e.seeded_runs import TABLE, outcome, runs
+from tests.e2e.seeded_runs import TABLE, outcome, runs, same
 from tests.ray_cluster import WARNINGS
 
 _EXPECTED = json.loads(TABLE.read_text())
+# Models of floating-point noise, whose last digits differ from processor to processor.
+_FLOATS = ("=central_gaussian", "=gaussian", "=laplace")
 _ON_RAY = [run for run in runs() if "engine=ray" in run]
 
 
@@ -18,7 +20,8 @@ def test_the_table_has_every_run():
 
 @pytest.mark.parametrize("run", [run for run in runs() if run not in _ON_RAY])
 def test_a_seeded_run_gives_what_is_written_down(run):
-    assert outcome(run) == _EXPECTED[run]
+    found = outcome(run)
+    assert same(found, _EXPECTED[run], models=not any(part in run for part in _FLOATS)), found
 
 
 _SOME = ("=pbm secagg=on", "=skellam encoding", "=optm_aggregate", "=central", "=qsgd")
@@ -28,11 +31,14 @@ _IN_WORKERS = [run for run in runs() if run not in _ON_RAY and any(part in run f
 @pytest.mark.parametrize("run", _IN_WORKERS)
 def test_seeded_runs_in_worker_processes_give_what_is_written_down(run):
     """With secure aggregation too, whose clients keep their state from one message of a round to the next."""
-    assert outcome(run, "engine.processes=2") == _EXPECTED[run]
+    expected = outcome(run) if any(part in run for part in _FLOATS) else _EXPECTED[run]
+    found = outcome(run, "engine.processes=2")
+    assert same(found, expected), found
 
 
 @pytest.mark.parametrize("run", [pytest.param(run, marks=WARNINGS) for run in _ON_RAY])
 def test_seeded_runs_on_ray_give_what_is_written_down(run, ray_cluster):
     """With one worker, which takes seconds to start; in :mod:`tests.e2e.test_engines_agree` there are two."""
     on_one_worker = (f"engine.address='{ray_cluster.address}'", f"engine.client_cpus={ray_cluster.CPUS}")
-    assert outcome(run, *on_one_worker) == _EXPECTED[run]
+    found = outcome(run, *on_one_worker)
+    assert same(found, _EXPECTED[run]), found
