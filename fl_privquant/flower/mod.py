@@ -10,9 +10,8 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Array, Context, Error, Message, MessageType, MetricRecord
+from flwr.app import Array, Context, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from fl_privquant import checks
@@ -23,7 +22,6 @@ from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
     InvalidUpdateError,
-    LedgerDamagedError,
     PrivQuantError,
 )
 from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
@@ -31,6 +29,7 @@ from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
 from fl_privquant.flower.records import put, reply_to
+from fl_privquant.flower.refusals import refusal
 from fl_privquant.flower.supernode import on_supernode
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -44,11 +43,6 @@ NODE_SIMULATED = "privquant-simulated"
 
 _NODE_LIMITS: Final = frozenset(
     {NODE_MAX_EPSILON, NODE_MAX_DELTA, NODE_BUDGET, NODE_BUDGET_DELTA, NODE_MAX_PARTICIPATIONS}
-)
-
-_LEDGER_DAMAGED: Final = (
-    "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be spent; the "
-    "client's log says what to do"
 )
 
 
@@ -181,12 +175,17 @@ class PrivQuantMod:
         if msg.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(msg, ctxt)
         try:
-            task = self._accepted(msg, ctxt)
+            try:
+                asked = taken(msg)
+                asked.codec  # noqa: B018  (computed here, where its errors depend on the message alone)
+            except PrivQuantError as error:
+                return refusal(msg, error, self, by_message=True)
+            task = self._accepted(msg, asked, ctxt)
         except PrivQuantError as error:
-            return _refusal(msg, error)
+            return refusal(msg, error, self)
         except Exception:
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
-            return _refusal(msg, InvalidSpecError("the request could not be handled"))
+            return refusal(msg, InvalidSpecError("the request could not be handled"), self)
         # From here on the app sees the data, and the answer must be the release that was just counted.
         try:
             try:
@@ -202,14 +201,13 @@ class PrivQuantMod:
         except BaseException:
             # Encoding zeros fails only for lack of memory; then this constant text is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
-            return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
+            return refusal(msg, InvalidUpdateError("nothing could be encoded"), self)
         request = task.asked.request
         reply = Reply(request.round, request.fingerprint, payload, metrics, simulated=task.rng is not None)
         return reply_to(msg, reply.to_content())
 
-    def _accepted(self, msg: Message, ctxt: Context) -> _Task:
-        """Check everything about a message, and count its release; a refusal is raised as an error."""
-        asked = taken(msg)
+    def _accepted(self, msg: Message, asked: Asked, ctxt: Context) -> _Task:
+        """Hold a request to the client's limits, and count its release; a refusal is raised as an error."""
         request = asked.request
         codec, release = asked.codec_and_release
         self._check_mechanism(codec.mechanism, ctxt)
@@ -301,15 +299,6 @@ class PrivQuantMod:
         # Unlike node ids, partitions are the same on all engines and in all runs.
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
         return RandomStream.seeded(int(seed), round=number, client=client)
-
-
-def _refusal(msg: Message, error: PrivQuantError) -> Message:
-    log(WARNING, "PrivQuantMod refused: %s: %s", type(error).__name__, error)
-    # Details about the client's own files are for its owner alone.
-    text = _LEDGER_DAMAGED if isinstance(error, LedgerDamagedError) else str(error)
-    reason = f"{type(error).__name__}: {text}"
-    # It has to reply to the incoming message: a reply to the app's message would never reach the server.
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
 
 
 def _read_trained(out: Message, received: Mapping[str, Array]) -> Arrays:
