@@ -11,7 +11,7 @@ file, so never on a SuperNode: a state that takes long to store is lost.
 **The server's count.** A request says how many releases of its kind the server has counted for this client in
 this run. If the client has made more, the server's figures would be too small, and the client refuses. If it
 has made fewer, a request or a state of the client was lost, which does no harm. A message that is delivered
-twice is refused the second time. A refusal tells the server this number, and nothing else about the client.
+twice is refused the second time. A refusal tells the server no number: the client's log has it.
 
 **Copies of the state.** Flower hands each message a copy of the client's state, and stores the copy after the
 answer was sent, so that two messages at once see the same state. Within one process all copies share one

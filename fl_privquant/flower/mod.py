@@ -10,9 +10,8 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Array, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from fl_privquant import checks
@@ -23,7 +22,6 @@ from fl_privquant.errors import (
     CertificationError,
     InvalidSpecError,
     InvalidUpdateError,
-    LedgerDamagedError,
     PrivQuantError,
     one_line,
 )
@@ -34,6 +32,7 @@ from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.node_token import node_encodes
 from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, Reply
 from fl_privquant.flower.records import put, reply_to
+from fl_privquant.flower.refusals import refusal
 from fl_privquant.flower.supernode import on_supernode
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -49,10 +48,6 @@ _NODE_LIMITS: Final = frozenset(
     {NODE_MAX_EPSILON, NODE_MAX_DELTA, NODE_BUDGET, NODE_BUDGET_DELTA, NODE_MAX_PARTICIPATIONS}
 )
 
-_LEDGER_DAMAGED: Final = (
-    "the client's ledger cannot be relied on; what was spent is not known, so nothing more may be spent; the "
-    "client's log says what to do"
-)
 _IN_CLEAR: Final = (
     "it would leave the client in clear; let single metrics pass with PrivQuantMod(metrics=[...]), or ask "
     "for private_metrics of training"
@@ -193,12 +188,17 @@ class PrivQuantMod:
         if not trains(msg):
             return self._answer(msg, lambda: call_next(msg, ctxt))
         try:
-            task = self._accepted(msg, ctxt)
+            try:
+                asked = taken(msg)
+                asked.codec  # noqa: B018  (computed here, where its errors depend on the message alone)
+            except PrivQuantError as error:
+                return refusal(msg, error, self, by_message=True)
+            task = self._accepted(msg, asked, ctxt)
         except PrivQuantError as error:
-            return _refusal(msg, error)
+            return refusal(msg, error, self)
         except Exception:
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
-            return _refusal(msg, InvalidSpecError("the request could not be handled"))
+            return refusal(msg, InvalidSpecError("the request could not be handled"), self)
         # From here on the app sees the data, and the answer must be the release that was just counted.
         try:
             try:
@@ -216,7 +216,7 @@ class PrivQuantMod:
         except BaseException:
             # Encoding zeros fails only for lack of memory; then this constant text is all that leaves.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
-            return _refusal(msg, InvalidUpdateError("nothing could be encoded"))
+            return refusal(msg, InvalidUpdateError("nothing could be encoded"), self)
         request = task.asked.request
         seeded = task.rng is not None
         reply = Reply(request.round, request.fingerprint, payload, metrics, seeded, self.metrics)
@@ -226,7 +226,8 @@ class PrivQuantMod:
         """Reply to a message that is not for training: with the metrics that may pass, and nothing else."""
         if not self.metrics:
             kind = one_line(msg.metadata.message_type, 40)
-            return _refusal(msg, PrivQuantError(f"no reply to {kind!r} messages: {_IN_CLEAR}"))
+            blocked = PrivQuantError(f"no reply to {kind!r} messages: {_IN_CLEAR}")
+            return refusal(msg, blocked, self, by_message=True)
         try:
             out = answer()
             if out.has_error():
@@ -235,15 +236,17 @@ class PrivQuantMod:
                 key: MetricRecord({name: value for name, value in record.items() if name in self.metrics})
                 for key, record in records_of(out.content, MetricRecord)
             }
-        except (Exception, SystemExit):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             # The app has seen the data, so that its reason must not leave the client.
             log(WARNING, "PrivQuantMod: %s", traceback.format_exc())
-            return _refusal(msg, InvalidUpdateError("the app failed; the client's log says why"))
+            failed = InvalidUpdateError("the app failed; the client's log says why")
+            return refusal(msg, failed, self, by_message=True)
         return Message(RecordDict(dict(records)), reply_to=msg)
 
-    def _accepted(self, msg: Message, ctxt: Context) -> _Task:
-        """Check everything about a message, and count its release; a refusal is raised as an error."""
-        asked = taken(msg)
+    def _accepted(self, msg: Message, asked: Asked, ctxt: Context) -> _Task:
+        """Hold a request to the client's limits, and count its release; a refusal is raised as an error."""
         request = asked.request
         codec, release = asked.codec_and_release
         self._check_mechanism(codec.mechanism, ctxt)
@@ -332,15 +335,6 @@ class PrivQuantMod:
         # Unlike node ids, partitions are the same on all engines and in all runs.
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
         return RandomStream.seeded(int(seed), round=number, client=client)
-
-
-def _refusal(msg: Message, error: PrivQuantError) -> Message:
-    log(WARNING, "PrivQuantMod refused: %s: %s", type(error).__name__, error)
-    # Details about the client's own files are for its owner alone.
-    text = _LEDGER_DAMAGED if isinstance(error, LedgerDamagedError) else str(error)
-    reason = f"{type(error).__name__}: {text}"
-    # It has to reply to the incoming message: a reply to the app's message would never reach the server.
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
 
 
 def _read_trained(out: Message, received: Mapping[str, Array]) -> Arrays:

@@ -13,9 +13,8 @@ from dataclasses import replace
 from logging import WARNING
 from typing import Final, TypeVar
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from fl_privquant import checks
@@ -27,6 +26,7 @@ from fl_privquant.flower.clear_replies import trains
 from fl_privquant.flower.node_identities import identification, node_policy, own_id
 from fl_privquant.flower.node_token import node_encodes
 from fl_privquant.flower.protocol import KEY_DELIVERY, RECORD_SECAGG, Reply, message_digest
+from fl_privquant.flower.refusals import refusal
 from fl_privquant.flower.supernode import node_folder, on_supernode
 from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
@@ -86,9 +86,7 @@ class SecureAggregationMod:
                 return Message(protocol_content(self._step(stage, ctxt)), reply_to=msg)
             return self._train(msg, ctxt, call_next)
         except PrivQuantError as error:
-            reason = f"{type(error).__name__}: {error}"
-            log(WARNING, "SecureAggregationMod refused: %s", reason)
-            return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=msg)
+            return refusal(msg, error, self)
 
     def _step(self, record: ConfigRecord, ctxt: Context) -> bytes:
         stage, data = record.get(KEY_STAGE), record.get(KEY_DATA)
@@ -111,16 +109,20 @@ class SecureAggregationMod:
 
     def _train(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         deliveries = _deliveries(msg)
-        if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
-            raise SecureAggregationError(
-                "the server did not agree on masks with this client: give its PrivQuantStrategy "
-                "aggregation=SecureSum()"
-            )
-        delivery = deliveries[0]
-        asked = Asked.read(msg)
+        try:
+            if len(deliveries) != 1 or not isinstance(deliveries[0], bytes):
+                raise SecureAggregationError(
+                    "the server did not agree on masks with this client: give its PrivQuantStrategy "
+                    "aggregation=SecureSum()"
+                )
+            delivery = deliveries[0]
+            asked = Asked.read(msg)
+            codec = asked.codec
+        except PrivQuantError as error:
+            return refusal(msg, error, self, by_message=True)
         state = self._state(ctxt)
         # Before the training, which would be in vain if the codes could not be masked.
-        ring = _invited_ring(state.invitation, asked.codec)
+        ring = _invited_ring(state.invitation, codec)
         # Masks depend on the message: those of clients that got different messages do not cancel.
         _keeping(state, ctxt, lambda: state.settle(delivery, message_digest(msg)))
         masked: list[bytes] = []

@@ -59,7 +59,7 @@ whom were sent the same invitation, list of clients, request and model:
 - *The graph cannot be chosen.* A client gets the list of all clients, each of which it knows, none twice. It
   draws the graph itself, from this list and from the root of a tree of all keys that holds its own
   (:mod:`fl_privquant.secagg.roster_tree`). The server can try many graphs, by keys of its corrupt clients or
-  by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 150 clients (at fractions of a
+  by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 360 clients (at fractions of a
   tenth) every graph is good.
 - *The server can choose whom it calls lost*, once it knows the graph. The honest survivors stay connected
   whoever is lost (:mod:`fl_privquant.secagg.parameters`), so that no sum of a part of them opens.
@@ -67,7 +67,8 @@ whom were sent the same invitation, list of clients, request and model:
   were told different things, their masks do not cancel.
 - *There is one list of survivors.* A client signs one, of at least n - D, and unmasks once a quorum of the
   witnesses signed the same; two quorums have an honest client in common
-  (:mod:`fl_privquant.secagg.witnesses`).
+  (:mod:`fl_privquant.secagg.witnesses`). Even with two lists, each client of which unmasks once, no client's
+  two secrets would open (:mod:`fl_privquant.secagg.parameters`).
 
 The server can always end a round without a sum, and it chooses who is invited. A thief of an identity key can
 impersonate other clients towards its owner from then on; earlier rounds stay secret.
@@ -75,19 +76,20 @@ impersonate other clients towards its owner from then on; earlier rounds stay se
 **Corrupt clients** can put any integers into the sum. The server refuses an opened sum that honest clients
 cannot have sent (:mod:`fl_privquant.codec.sum_check`). What passes is a mean that honest clients could have
 sent if all of them held the same update, so that one client can act as all of them together could, or have
-every sum refused. A dealer of shares that do not fit together ends one round without a sum, and is named
-(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares than
-can be corrected could have an honest dealer named. Wrong shares are corrected, up to half of those beyond the
-threshold, and their senders named; opened seeds are checked against a commitment. A client that wraps wrong
-roots and then leaves spoils the sum like one that sends a wrong input, and is not named.
+every sum refused. A dealer of shares that do not fit together ends a round without a sum, and is named
+(:attr:`ServerRound.culprits`). Corrupt holders with more wrong shares than can be corrected can have an
+honest dealer named, with odds that are stated; so a client is left out only on sufficient evidence, of one
+round or several (:mod:`fl_privquant.secagg.evidence`). Wrong shares are corrected, up to half of those beyond
+the threshold, and their senders named; opened seeds are checked against a commitment. A client that wraps
+wrong roots and then leaves spoils the sum like one that sends a wrong input, and is not named.
 
 **Dropouts.** With up to D lost clients the sum is opened with a probability of 1 -
 ``max_correctness_failure``; with more, the round ends without a sum, nothing is released, and the next round
 starts afresh.
 
 **One state, one answer.** A client answers each stage once, from whichever copy of its state
-(:mod:`fl_privquant.secagg.answered`). Assumed: no two processes answer for a client at the same time, and a
-state that was restored from a backup is not asked again.
+(:mod:`fl_privquant.secagg.answered`). A process remembers what it has answered; with
+``ClientPolicy.answered_folder``, which SuperNodes always have, all processes do, also after a restart.
 
 **Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine, copies of
 secrets that Python made before they were erased.

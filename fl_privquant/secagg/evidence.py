@@ -9,7 +9,7 @@ So the server bets in each round half of its money on the failure of each client
 anew with one unit whenever it has less. Against an honest client no bet gains in the mean, so that the money
 reaches a limit of L at most once in L rounds, on average (a CUSUM of betting martingales). A client is left
 out when the money has reached the number of clients times :data:`ROUNDS_TO_A_MISTAKE`. If an honest client
-cannot fail, which holds up to 33 clients at usual fractions, one failure is enough.
+cannot fail, as in rounds of 13 to 39 clients at fractions of a tenth, one failure is enough.
 """
 
 from __future__ import annotations

@@ -434,3 +434,28 @@ def test_ledgers_are_for_their_owner_alone(tmp_path: Path, release: Release) -> 
     path = tmp_path / "folder" / "ledger"
     written(path, release, count=2)
     assert [file.stat().st_mode & 0o777 for file in (path, head(path))] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("program", "budget", "stored"),
+    [
+        ("flwr-clientapp", 1e9, False),
+        ("flwr-clientapp", None, False),
+        ("pytest", None, False),
+        ("pytest", 1e9, True),
+    ],
+)
+def test_a_server_cannot_make_the_state_of_a_supernode_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, budget: float | None, stored: bool
+) -> None:
+    """The server chooses the mechanism, of up to 64 MB; a state that takes long to store is lost.
+
+    Only where a budget is kept in the state alone, as in a simulation, the mechanism is there too.
+    """
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    mechanism, context = pq.design("one_bit", epsilon=1.0), fresh(next(RUN_IDS))
+    assert PrivQuantMod(1.0, budget=budget)(ask(mechanism), context, train).has_content()
+    record = context.state[RECORD_LEDGER]
+    assert (mechanism.to_bytes() in record.values()) is stored
+    assert stored or len(repr(record)) < 200

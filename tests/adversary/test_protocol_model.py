@@ -196,6 +196,7 @@ class Server:
         self.invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
         self.digest = keys.digest(self.invitation)
         self.clients: dict[int, ClientRound] = {}
+        self.previous = dict(LAST_ROUNDS)
         self.second: RosterEntry | None = None
 
     def each(self, answer: Callable[[int], None], stage: str) -> None:
@@ -236,7 +237,7 @@ class Server:
 
     def advertise(self, i: int) -> None:
         # A client keeps the keys of its identity from round to round, here from game to game.
-        previous = LAST_ROUNDS.get(i)
+        previous = self.previous.get(i)
         LAST_ROUNDS[i] = self.clients[i] = ClientRound.join(self.invitation, i, self.policies[i], previous)
         message = KeyAdvertisement.from_bytes(self.clients[i].advertise_keys())
         self.world.entries[i] = RosterEntry(i, message.public_key, KNOWN[i])
@@ -476,6 +477,16 @@ TELLING: dict[str, Plan] = {
     "survivors as confirmed": Plan(lists="split after"),
 }
 """The lie that each check is against. It is played before the other plans, few of which catch a client."""
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share", "mask", "confirm", "unmask"])
+def test_without_the_folder_a_lost_save_gets_a_second_answer(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a new process that remembers nothing answers every stage again."""
+    monkeypatch.setattr(client_module, "AnsweredFolder", in_memory)
+    answered = Server(Plan(lost_save=stage), 1 / 6).play().answered
+    assert {answered[i, stage] for i in HONEST} == {2}
 
 
 @pytest.mark.parametrize("name", MUTANTS)

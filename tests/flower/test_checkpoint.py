@@ -30,7 +30,7 @@ STRATEGIES = {
 FEDERATION = Federation(6, seed=3)
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """An error that nothing handles."""
 
 

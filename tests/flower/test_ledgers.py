@@ -91,7 +91,7 @@ def going_on(contexts):
     return keep
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """An error that nothing handles."""
 
 

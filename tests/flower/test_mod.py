@@ -1,4 +1,5 @@
 import itertools
+import logging
 import math
 import pickle
 import subprocess
@@ -58,14 +59,34 @@ def train(message, context):
     return Message(RecordDict({"arrays": as_record(new), "metrics": metrics}), reply_to=message)
 
 
+class Listening(logging.Handler):
+    """Hears what the client's log says."""
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
 def refused(mod, message, context=None, app=train):
-    """The reason for which the mod refuses, as the server reads it."""
-    reply = mod(message, context or client(), app)
+    """The reason for which the mod refuses, as the client's log has it."""
+    log, listening = logging.getLogger("flwr"), Listening()
+    log.addHandler(listening)
+    try:
+        reply = mod(message, context or client(), app)
+    finally:
+        log.removeHandler(listening)
     assert reply.has_error()
     # To the server that asked, at once: not to the app's own message.
     assert reply.metadata.dst_node_id == message.metadata.src_node_id
     assert reply.metadata.reply_to_message_id == message.metadata.message_id
-    return reply.error.reason
+    (reason,) = (text.partition(" refused: ")[2] for text in listening.said if " refused: " in text)
+    # The server reads the same text, or that the log says why.
+    kind, sent = reason.partition(":")[0], reply.error.reason
+    assert sent == reason or (sent.startswith(f"{kind}: ") and sent.endswith("; the client's log says why"))
+    return reason
 
 
 def never(message, context):

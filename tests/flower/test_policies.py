@@ -245,7 +245,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"loss": 1.0})
 
 
-class Stopped(BaseException):
+class Stopped(KeyboardInterrupt):
     """An error that nothing handles."""
 
 

@@ -35,7 +35,7 @@ class Asked:
         return trained(arrays, partition, server_round)
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """An error that nothing handles."""
 
 

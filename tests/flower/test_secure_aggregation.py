@@ -162,23 +162,32 @@ def test_without_enough_clients_the_run_stops_with_the_reason() -> None:
         run(secure=True, leaves=Leaves("share", set(range(8))))
 
 
-def test_the_error_names_why_clients_refuse() -> None:
-    """A policy that the round does not meet is the client's to tell, and the reason depends on no data."""
-    expected = r"0 clients sent keys.*8 nodes \(.*\): advertise: .*8 clients, below the 9 of .* min_clients"
-    with pytest.raises(NoUsableReplyError, match=expected):
+def test_the_error_says_that_clients_refuse_and_their_logs_why(flower_log: Any) -> None:
+    """A policy that the round does not meet is the client's own matter."""
+    expected = (
+        r"0 clients sent keys.*8 nodes \(.*\): advertise: .*does not take part.*the client's log says why"
+    )
+    with pytest.raises(NoUsableReplyError, match=expected) as raised:
         run(secure=True, policy=ClientPolicy(min_clients=9))
+    reason = "8 clients, below the 9 of this client's min_clients"
+    assert reason not in str(raised.value)
+    assert reason in flower_log.text
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_the_error_repeats_the_limit_by_which_all_clients_refuse(secure: bool) -> None:
+def test_the_error_repeats_by_which_kind_of_limit_all_clients_refuse(secure: bool, flower_log: Any) -> None:
     """Under secure aggregation it once told only that no masked input had arrived."""
     with pytest.raises(NoUsableReplyError) as raised:
         run(secure=secure, max_epsilon=0.5)
     text = str(raised.value)
     assert "(8 failed, 0 silent)" in text
     assert "most nodes replied with error" in text
-    assert "mechanism 'optm' has ε = 2, δ = 0 (coordinate release, local view)" in text
-    assert "above this client's max_epsilon 0.5" in text
+    assert (
+        "CertificationError: the mechanism is above this client's limits; the client's log says why" in text
+    )
+    assert "mechanism 'optm' has ε = 2, δ = 0 (coordinate release, local view)" in flower_log.text
+    assert "above this client's max_epsilon 0.5" in flower_log.text
+    assert "max_epsilon" not in text
     assert ("ends without a sum: no masked input arrived" in text) is secure
     assert "\n" not in text
 
