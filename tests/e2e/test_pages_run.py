@@ -139,6 +139,27 @@ def test_what_the_template_shows_runs_in_a_copy_of_it(tmp_path: Path, fresh: Pat
     assert "PrivQuant: round 5, 20 usable updates, 0 failed" in printed
 
 
+@pytest.mark.slow
+def test_flwr_run_works_in_the_top_folder_of_the_repository(tmp_path: Path, fresh: Path) -> None:
+    """With fewer clients and rounds; tests/e2e/test_examples.py runs the app as it is on the inline engine."""
+    # Flower looks at every file below the folder of an app, and an environment has tens of thousands.
+    not_tracked = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "outputs")
+    repository = shutil.copytree(ROOT, tmp_path / "work", ignore=not_tracked)
+    privacy = repository / "simulations" / "examples" / "pytorch" / "privacy.py"
+    planned, text = "rounds=10, num_clients=50", privacy.read_text()
+    assert planned in text
+    privacy.write_text(text.replace(planned, "rounds=1, num_clients=4"))
+    command = next(
+        line
+        for block in blocks((ROOT / "docs" / "pages" / "flower.md").read_text(encoding="utf-8"))
+        for line in block.text.splitlines()
+        if "flwr run ." in line
+    )
+    assert "num-supernodes=50" in command
+    printed = run([Block("sh", command.replace("=50", "=4"), "")], tmp_path, fresh)
+    assert "PrivQuant: round 1, 4 usable updates, 0 failed" in printed
+
+
 def test_every_block_has_a_language_that_is_run() -> None:
     languages = {block.language for page in PAGES for block in blocks(page.read_text(encoding="utf-8"))}
     assert languages == {"python", "sh"}
