@@ -391,7 +391,7 @@ class Plan:
         )
 
     @property
-    def client_limits(self) -> dict[str, float]:
+    def client_limits(self) -> dict[str, Any]:
         """The least limits with which a client's ``PrivQuantMod`` allows the plan, rounded up to four digits.
 
         They are ``max_epsilon`` and, where the mechanism has a δ, ``max_delta``: for one coordinate and

@@ -8,10 +8,10 @@ from flwr.clientapp import ClientApp
 from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
 from simulations.examples.pytorch.privacy import plan
 
-app = ClientApp()
+app = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
 
 
-@app.train(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     # A SuperNode starts a process for each message. Those that only agree on masks need no PyTorch.

@@ -9,10 +9,10 @@ from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
 from my_app.privacy import plan
 from my_app.task import load_data, train
 
-app = ClientApp()
+app = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
 
 
-@app.train(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
+@app.train()
 def train_client(message: Message, context: Context) -> Message:
     """Train the received model on the client's own data."""
     model = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
