@@ -34,7 +34,7 @@ def test_functions_and_modules_are_short(room: str) -> None:
 
 
 # Every study and every example is a folder with files of the same names, which say what each file is for.
-PARTS = {"studies": {"figures", "numbers"}, "examples": {"client_app", "server_app", "task"}}
+PARTS = {"studies": {"figures", "numbers"}, "examples": {"client_app", "privacy", "server_app", "task"}}
 
 
 def shared_names(paths: Iterable[Path]) -> list[str]:

@@ -312,4 +312,4 @@ def check_wrapped(strategy: Strategy, aggregation: Aggregation, simulated: bool)
 
 def needs_single_updates(kind: type) -> str | None:
     """The name of the strategy among a class and its bases that compares single updates; None without one."""
-    return next((each.__name__ for each in kind.__mro__ if each.__name__ in _NEED_SINGLE_UPDATES), None)
+    return next((base.__name__ for base in kind.__mro__ if base.__name__ in _NEED_SINGLE_UPDATES), None)

@@ -73,20 +73,21 @@ def as_script(block: Block, ports: dict[str, str]) -> str:
 @contextlib.contextmanager
 def environment(folder: Path, programs: Path) -> Iterator[dict[str, str]]:
     """The environment of a page. What Flower starts by itself, and leaves running, is stopped at the end."""
-    port, home = str(free_port()), folder / "home"
+    home = folder / "home"
     home.mkdir()
     values = fresh_environment.variables(programs) | {
         "HOME": str(home),
         "FLWR_HOME": str(home / ".flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
     }
     try:
         yield values
     finally:
-        shown = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout
+        # Its SuperLink for simulations: no other has its log in this folder.
+        shown = subprocess.run(["ps", "-wweo", "pid=,args="], capture_output=True, text=True).stdout
         for line in shown.splitlines():
-            if "flower-superlink" in line and f"--port {port}" in line:
+            if "flower-superlink" in line and str(home) in line:
                 os.kill(int(line.split()[0]), signal.SIGTERM)
 
 
@@ -137,6 +138,27 @@ def test_what_the_template_shows_runs_in_a_copy_of_it(tmp_path: Path, fresh: Pat
     shutil.copytree(TEMPLATE, tmp_path / "work", ignore=shutil.ignore_patterns("__pycache__"))
     printed = run(blocks((TEMPLATE / "README.md").read_text(encoding="utf-8")), tmp_path, fresh)
     assert "PrivQuant: round 5, 20 usable updates, 0 failed" in printed
+
+
+@pytest.mark.slow
+def test_flwr_run_works_in_the_top_folder_of_the_repository(tmp_path: Path, fresh: Path) -> None:
+    """With fewer clients and rounds; tests/e2e/test_examples.py runs the app as it is, inline."""
+    # Flower looks at every file below the folder of an app, and an environment has tens of thousands.
+    not_tracked = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "outputs")
+    repository = shutil.copytree(ROOT, tmp_path / "work", ignore=not_tracked)
+    privacy = repository / "simulations" / "examples" / "pytorch" / "privacy.py"
+    planned, text = "rounds=10, num_clients=50", privacy.read_text()
+    assert planned in text
+    privacy.write_text(text.replace(planned, "rounds=1, num_clients=4"))
+    command = next(
+        line
+        for block in blocks((ROOT / "docs" / "pages" / "flower.md").read_text(encoding="utf-8"))
+        for line in block.text.splitlines()
+        if "flwr run ." in line
+    )
+    assert "num-supernodes=50" in command
+    printed = run([Block("sh", command.replace("=50", "=4"), "")], tmp_path, fresh)
+    assert "PrivQuant: round 1, 4 usable updates, 0 failed" in printed
 
 
 def test_every_block_has_a_language_that_is_run() -> None:
