@@ -39,6 +39,7 @@ _NOT_SUMMABLE = {
     "privunit",
     "sqkr",
     "mmrc",
+    "mrc",
     "qsgd",
     "terngrad",
     "drive",
