@@ -40,7 +40,7 @@ from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
 # The search begins slightly beyond the least outermost value, at which only two values are feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
-_MOST_LEVELS = {"free": 256, "paired": 32, "independent": 32}
+_MOST_LEVELS = {"free": 256, "paired": 32, "independent": 16}
 # Intervals between the knots of the program for the law on the values found, per epsilon.
 _KNOTS, _METRIC_KNOTS = 32, 200
 # The most numbers in the rows of that program, and from how many on interior points are faster under a metric.
