@@ -1,15 +1,15 @@
 """MMRC: PrivUnit compressed by modified importance sampling, to an index into a random codebook.
 
 **The mechanism.** For an update x in the unit ball, N unit vectors are drawn, independent and uniform on
-the sphere. Both ends know them. Those inside the cap around x / |x| (around its opposite with probability (1 -
-|x|) / 2) are *near*. The index of one vector is drawn, and the estimate is that vector times a constant. The
-number k of near vectors is random, unlike in ``shared_codebook``. Plain importance sampling (``mrc``) gives near
-vectors e^epsilon times the weight of the others, and divides by the sum of weights, which depends on k and so
-costs about as much privacy again. The modification keeps all chances of an index between two constants
-instead, t and e^epsilon t: near vectors have the chance e^epsilon t, and the others share the rest, or, where
-k is so large that less than t would be left for each, these have the chance t and the near ones share the
-rest. With t = 1 / (N (1 - q + q e^epsilon)), where q is the measure of the cap, this is the plain mechanism
-at the expected number of near vectors.
+the sphere. Both ends know them. Those inside the cap around x / |x| (around its opposite with probability
+(1 - |x|) / 2) are *near*. The index of one vector is drawn, and the estimate is that vector times a constant.
+The number k of near vectors is random, unlike in ``shared_codebook``. Plain importance sampling (``mrc``)
+gives near vectors e^epsilon times the weight of the others, and divides by the sum of weights, which depends
+on k and so costs about as much privacy again. The modification keeps all chances of an index between two
+constants instead, t and e^epsilon t. Near vectors have the chance e^epsilon t each, and the others share the
+rest. Where k is so large that each of these would be left with less than t, they have the chance t, and the
+near ones share the rest. With t = 1 / (N (1 - q + q e^epsilon)), where q is the measure of the cap, this is the
+plain mechanism at the expected number of near vectors.
 
 **Privacy.** Given the vectors, which do not depend on the data, the chance of each index lies between the
 same two rational numbers for every update and every k. Their ratio, of two integers, is at most e^epsilon.

@@ -6,8 +6,8 @@ divided by their sum.
 
 **Privacy.** That sum depends on how many codewords lie in the cap. So the loss is not eta. The authors prove
 that it is at most 2 eta. Exactly, the largest ratio of two chances of an index is e^eta ((N - 1) e^eta + 1) /
-(e^eta + N - 1), with all other codewords outside the cap for one update and inside for the other. This ratio is
-stated and certified here, in integers, for every codebook; eta is the largest one that keeps it within
+(e^eta + N - 1), with all other codewords outside the cap for one update and inside for the other. This ratio
+is stated and certified here, in integers, for every codebook; eta is the largest one that keeps it within
 ``epsilon``, about half of ``epsilon`` when N is large. Errors are therefore three to four times those of
 ``mmrc``, for which this is the baseline.
 

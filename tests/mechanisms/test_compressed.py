@@ -28,9 +28,7 @@ def unit_error(name: str, epsilon: float, dimension: int = 7850, **parameters: A
 @pytest.mark.parametrize("levels", [2, 3, 7])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0])
 @pytest.mark.parametrize("name", ["mmrc", "mrc"])
-def test_the_loss_covers_every_pair_of_sets_of_near_codewords(
-    name: str, epsilon: float, levels: int
-) -> None:
+def test_the_loss_covers_every_pair_of_sets_of_near_codewords(name: str, epsilon: float, levels: int) -> None:
     """Every set of codewords inside the cap for one update and for another, in exact fractions."""
     mechanism = pq.design(name, epsilon=epsilon, dimension=4, levels=levels)
     chances = []
@@ -49,7 +47,7 @@ def test_the_loss_covers_every_pair_of_sets_of_near_codewords(
 
 @pytest.mark.parametrize(("epsilon", "ratio"), [(1.0, 1.03), (2.0, 1.03), (4.0, 1.05), (8.0, 1.28)])
 def test_mmrc_has_the_error_of_its_authors_modified_mechanism(epsilon: float, ratio: float) -> None:
-    """Over the optimum, with 2^12 codewords, by a computation of others; plain MRC has about four times it."""
+    """Over the optimum, with 2^12 codewords, computed by others; plain MRC has up to four times that."""
     assert unit_error("mmrc", epsilon, levels=4096) == pytest.approx(ratio, abs=0.01)
     assert 2.5 < unit_error("mrc", epsilon, levels=4096) / unit_error("mmrc", epsilon, levels=4096) < 4.1
     chosen = pq.design("mmrc", epsilon=epsilon, dimension=7850)
