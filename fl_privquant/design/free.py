@@ -14,8 +14,8 @@ excesses (e^epsilon - 1) lo_i side by side, in the order of the values. A row is
 mass R = 1 - sum_i lo_i in all, and the best one with mean x takes an interval of length R of this line. Any
 other choice with the same mass and mean has less inside the interval and more on both sides of it, hence a
 larger expectation of every convex function. As the interval moves, row and mean are linear in its position
-until one of its ends passes from one output to the next. These are the only inputs at which the law bends, 2 m
-at most (:func:`concentrated_law`). So the program's knots only decide how good its floors are.
+until one of its ends passes from one output to the next. These are the only inputs at which the law bends, at
+most 2 m (:func:`concentrated_law`). So the program's knots only decide how good its floors are.
 
 Under a metric (:mod:`fl_privquant.design.metric`) the bounds are between the rows of two knots instead:
 P[k, i] <= bound(k, k') P[k', i].

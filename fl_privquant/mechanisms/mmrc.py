@@ -8,8 +8,8 @@ gives near vectors e^epsilon times the weight of the others, and divides by the 
 on k and so costs about as much privacy again. The modification keeps all chances of an index between two
 constants instead, t and e^epsilon t. Near vectors have the chance e^epsilon t each, and the others share the
 rest. Where k is so large that each of these would be left with less than t, they have the chance t, and the
-near ones share the rest. With t = 1 / (N (1 - q + q e^epsilon)), where q is the measure of the cap, this is the
-plain mechanism at the expected number of near vectors.
+near ones share the rest. With t = 1 / (N (1 - q + q e^epsilon)), where q is the measure of the cap, this is
+the plain mechanism at the expected number of near vectors.
 
 **Privacy.** Given the vectors, which do not depend on the data, the chance of each index lies between the
 same two rational numbers for every update and every k. Their ratio, of two integers, is at most e^epsilon.

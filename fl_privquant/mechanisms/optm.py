@@ -86,8 +86,8 @@ class OptmSpec(LeastErrorSpec):
     the mean absolute error is least with outer values, and a squared error, that are infinite."""
     num_knots: Annotated[int | None, whole_in(2, 4097)] = None
     """Number of knots of the free family's linear program; if not given, as many as a law within half a
-    percent of the optimum needs. With ``metric="l1"`` the law has these knots; with ``"l2-grid"`` they are the
-    inputs that the guarantee is for, and 5 if not given."""
+    percent of the optimum needs. With ``metric="l1"`` the law has these knots; with ``"l2-grid"`` they are
+    the inputs that the guarantee is for, and 5 if not given."""
     constraints: Annotated[str, one_of("constraint1", "constraint2")] = "constraint1"
     """For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m)."""
     metric: Annotated[str, one_of(*METRICS)] = "none"
