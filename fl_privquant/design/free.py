@@ -10,12 +10,12 @@ Between knots the law interpolates, which keeps it unbiased and no less private.
 optimum becomes that over every unbiased epsilon-DP mechanism with these outputs.
 
 Given the floors, the best row is known for every input, so that no knot must be guessed. Lay the largest
-excesses (e^epsilon - 1) lo_i side by side, in the order of the values. A row is its floors and excesses of mass
-R = 1 - sum_i lo_i in all, and the best one with mean x takes an interval of length R of this line: any other
-choice with the same mass and mean has less inside the interval and more on both sides of it, hence a larger
-expectation of every convex function. As the interval moves, row and mean are linear in its position until one
-of its ends passes from one output to the next. These are the only inputs at which the law bends, 2 m at most
-(:func:`concentrated_law`). So the program's knots only decide how good its floors are.
+excesses (e^epsilon - 1) lo_i side by side, in the order of the values. A row is its floors and excesses of
+mass R = 1 - sum_i lo_i in all, and the best one with mean x takes an interval of length R of this line. Any
+other choice with the same mass and mean has less inside the interval and more on both sides of it, hence a
+larger expectation of every convex function. As the interval moves, row and mean are linear in its position
+until one of its ends passes from one output to the next. These are the only inputs at which the law bends, at
+most 2 m (:func:`concentrated_law`). So the program's knots only decide how good its floors are.
 
 Under a metric (:mod:`fl_privquant.design.metric`) the bounds are between the rows of two knots instead:
 P[k, i] <= bound(k, k') P[k', i].
@@ -60,7 +60,7 @@ class FreeOptimum:
 
     @cached_property
     def concentrated(self) -> Law:
-        """The best law with the same floors, which bends where it should; its error is at most that of law."""
+        """The best law with the same floors, which bends where it should, and has no more error."""
         return concentrated_law(self._values, self._family.epsilon, np.maximum(self._floors, 0.0))
 
     @cached_property
@@ -122,7 +122,7 @@ def place_knots(values: Floats, count: int) -> Floats:
 
 
 def concentrated_law(values: Floats, epsilon: float, floors: Floats) -> Law:
-    """The best unbiased law with these (m,) values whose rows are between the floors and e^epsilon times them.
+    """The best unbiased law with these (m,) values and rows between the floors and e^epsilon times them.
 
     >>> law = concentrated_law(np.array([-2.0, 0.0, 2.0]), math.log(3.0), np.array([0.25, 0.0, 0.25]))
     >>> law.starts, law.start_rows[0]

@@ -3,12 +3,13 @@
 An output probability is a product q_j(i) * S(x, i) of a selection probability and a sum that is linear in the
 other side's selection probabilities. The paper makes the DP constraint linear with bounds o <= q <= u, found
 on a grid: p(x, i) is at most z = u S and at least w = o S (theorem "constraint1"). Every solution of such a
-program is epsilon-DP, whatever the bounds. This module improves on the paper in three ways:
+program is epsilon-DP, whatever the bounds. This module improves on the paper in four ways:
 
 * The bounds are McCormick's, o S + (q - o) S_least <= q S <= u S - (u - q) S_least, of which the paper's
   are the case S_least = 0. They are loose only to second order in the width of the box [o, u].
 * Instead of a grid over all bounds, which would be exponential in the number of levels, there is a sequence
   of shrinking boxes, each around the best selection so far, with an exact audit at each step.
+* The objective is the error itself, linearized in each box, not a bound of it.
 * All pairs of inputs are compared, not only those in the same interval, and left limits at bins count for
   outer bins too (corrections to the printed theorem). There is a ceiling and a floor for each output, which
   takes O(m^2) constraints instead of O(m^3).
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from fl_privquant.array_types import Floats
 from fl_privquant.design.free import is_symmetric, require_reach
 from fl_privquant.design.linear_program import LinearProgram
-from fl_privquant.design.selection import Selections, interval_mass
+from fl_privquant.design.selection import Selections
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.law.density import Density
 from fl_privquant.law.law import Law, error_costs
@@ -122,16 +123,6 @@ class _Family:
         return own, terms
 
     @cached_property
-    def bound_costs(self) -> Floats:
-        """Costs of the bound by theorem "extend": half the expected distance of the two bins."""
-        costs = np.zeros(self.size)
-        for k, piece in enumerate(self.pieces):
-            mass, split = interval_mass(self.density, piece), piece.split
-            np.add.at(costs, self.left[k], 0.5 * mass * (self.values[split - 1] - self.values[:split]))
-            np.add.at(costs, self.right[k], 0.5 * mass * (self.values[split:] - self.values[split]))
-        return costs
-
-    @cached_property
     def error_costs(self) -> tuple[Floats, Floats]:
         """The coefficient in the error of each output probability at the ends of the pieces."""
         starts = np.array([piece.start for piece in self.pieces])
@@ -139,14 +130,13 @@ class _Family:
         return error_costs(self.values, starts, ends, self.power, self.density)
 
     def cost(self, q: Floats) -> float:
-        """The objective: the paper's bound on the absolute error, or the exact squared error."""
+        """The objective: the exact error."""
         return self.loss_and_cost(q)[1]
 
     def loss_and_cost(self, q: Floats) -> tuple[float, float]:
         """The privacy loss of a selection, and its :meth:`cost`."""
         law = self.law(q)
-        cost = float(self.bound_costs @ q) if self.power == 1 else law.cost(*self.error_costs)
-        return law.epsilon, cost
+        return law.epsilon, law.cost(*self.error_costs)
 
     def error_slopes(self, q: Floats) -> Floats:
         """Slope of the exact error in the selection probabilities, at q."""
@@ -169,8 +159,8 @@ def design_independent(
 
     Parameters are those of :func:`~fl_privquant.design.free.design_free`. ``start`` is a selection (the
     second result of an earlier call) to begin from. The search is then quicker and less fine, which suits a
-    search over bins. For ``power`` 1 the objective is the paper's linear bound of the mean absolute error,
-    for 2 the exact mean squared error, linearised.
+    search over bins. The objective is the exact error, linearized in each box; the paper minimizes a linear
+    bound of the mean absolute error instead (theorem "extend").
     """
     require_reach(values, epsilon)
     family = _Family(values, density, power)
@@ -304,8 +294,7 @@ def _solve_box(
     With ``elastic`` it is the most private selection, for boxes in which none may be private enough.
     """
     program = LinearProgram()
-    costs = family.bound_costs if family.power == 1 else family.error_slopes(q)
-    number = program.variables("q", costs * (1e-3 if elastic else 1.0))
+    number = program.variables("q", family.error_slopes(q) * (1e-3 if elastic else 1.0))
     for i in number:
         program.bound(i, float(lower[i]), float(upper[i]))
     for group in family.groups:

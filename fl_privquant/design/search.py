@@ -37,7 +37,7 @@ _LOG_GAP_BOUND, _SHAPE_STEP = 8.0, 1e-6
 _MANY_SHAPES, _FINALISTS = 12, 4
 # The least relative gain for which an integer move is made.
 _GAIN = 1e-5
-# Values of more levels than this are described by two numbers: scale and bend. Without a gradient, and with one.
+# Values of more levels than this are described by two numbers: scale and bend.
 _FEW_LEVELS, _FEW_LEVELS_WITH_GRADIENT = 5, 64
 # Searches begin at this multiple of the least outermost value.
 _START_BEYOND = 1.12

@@ -40,13 +40,13 @@ from fl_privquant.mechanisms.registry import LeastErrorSpec, Variant, register
 
 # The search begins slightly beyond the least outermost value, at which only two values are feasible.
 _BEYOND_LEAST = 1.0 + 1e-6
-_MOST_LEVELS = {"free": 256, "paired": 32, "independent": 32}
+_MOST_LEVELS = {"free": 256, "paired": 32, "independent": 16}
 # Intervals between the knots of the program for the law on the values found, per epsilon.
 _KNOTS, _METRIC_KNOTS = 32, 200
-# The most numbers in the rows of that program, and from how many on interior points are faster under a metric.
+# The most numbers in the rows of that program, and how many make interior points faster under a metric.
 _MOST_ENTRIES, _INTERIOR_POINT_ENTRIES = 1 << 16, 1 << 12
-# Neighbouring rows of many are close, so that rounding to integers matters under a metric: by how many units,
-# in addition to one for each level, a weight may move; and by what share of epsilon laws may be designed below.
+# Many rows are close to their neighbours, so that rounding to integers matters under a metric. By how many
+# units, and one for each level, a weight may move; and by what share of epsilon laws may be designed below.
 _ROUNDED, _MOST_SLACK = 16, 1e-4
 # On a finer grid the loss between neighbours must be smaller, so that the outer values would lie further out.
 _GRID_KNOTS = 5
@@ -85,8 +85,9 @@ class OptmSpec(LeastErrorSpec):
     """Largest modulus of a searched value; 4 (e^epsilon + 1) / (e^epsilon - 1) if not given. Without a limit,
     the mean absolute error is least with outer values, and a squared error, that are infinite."""
     num_knots: Annotated[int | None, whole_in(2, 4097)] = None
-    """Number of knots of the free family's law on [-1, 1]; between 33 and 129 if not given. With
-    ``metric="l2-grid"`` these are the inputs that the guarantee is for; 5 if not given."""
+    """Number of knots of the free family's linear program; if not given, as many as a law within half a
+    percent of the optimum needs. With ``metric="l1"`` the law has these knots; with ``"l2-grid"`` they are
+    the inputs that the guarantee is for, and 5 if not given."""
     constraints: Annotated[str, one_of("constraint1", "constraint2")] = "constraint1"
     """For ``independent``: the paper's theorem ``constraint1``, or ``constraint2`` (large m)."""
     metric: Annotated[str, one_of(*METRICS)] = "none"

@@ -31,7 +31,7 @@ MOST_EPSILON = 700.0
 # Below this, errors are too large for floats.
 _LEAST_EPSILON = 1e-12
 # A part of every cache key: raised when designs change, so that old ones are not read from disk.
-_DESIGN_VERSION = 4
+_DESIGN_VERSION = 5
 
 
 @dataclass(frozen=True)

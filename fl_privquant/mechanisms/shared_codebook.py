@@ -135,6 +135,10 @@ class CodebookMechanism(SeededVectorMechanism):
     def _weights(self) -> tuple[int, int]:
         """Weights of each near codeword and of each far one, before they are divided by their sum."""
 
+    def _weights_among(self, num_near: int) -> tuple[int, int]:
+        """Those weights with that many near codewords, for mechanisms where they depend on it."""
+        return self._weights
+
     @abstractmethod
     def _near(self, codebook: RandomCodebook, direction: Floats) -> Ints:
         """The indices of the codewords that have more weight, increasing."""
@@ -152,7 +156,7 @@ class CodebookMechanism(SeededVectorMechanism):
         sign = 1.0 if happens(0.5 * (1.0 + length), source) else -1.0
         direction = sign / length * x if length else x
         near = self._near(codebook_of(seed, draw, self.dimension), direction)
-        return subset_response(near, self.levels, self._weights, source)
+        return subset_response(near, self.levels, self._weights_among(near.size), source)
 
     def _reported(self, answer: int, seed: int, draw: int) -> Floats:
         if answer >= self.levels:

@@ -66,6 +66,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "privunit": {"epsilon": 3.0},
     "sqkr": {"epsilon": 3.0},
     "mmrc": {"epsilon": 3.0},
+    "mrc": {"epsilon": 3.0},
     "qsgd": {},
     "terngrad": {},
     "drive": {},

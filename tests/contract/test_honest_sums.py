@@ -50,6 +50,7 @@ def test_the_lists_hold_what_they_should() -> None:
         "privunit",
         "sqkr",
         "mmrc",
+        "mrc",
         "qsgd",
         "terngrad",
         "drive",

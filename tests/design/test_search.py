@@ -11,7 +11,7 @@ from scipy import stats
 import fl_privquant as pq
 from fl_privquant.design.free import least_outer_value
 from fl_privquant.design.search import BinSearch
-from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 
 
 def best(**parameters: object) -> pq.Mechanism:
@@ -56,6 +56,55 @@ def test_any_number_of_levels(levels: int) -> None:
     assert mechanism.codes[-1] <= 2 * levels - 1
     assert mechanism.values == pytest.approx(-mechanism.values[::-1])
     assert mechanism.mse() <= pq.design("one_bit", epsilon=1.0).mse() * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("objective", ["mae", "mse"])
+@pytest.mark.parametrize("levels", [5, 8, 11, 16])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_any_number_of_levels_is_designed_for_either_objective(
+    epsilon: float, levels: int, objective: str
+) -> None:
+    """For the absolute error the inner values shared codes, no lattice was left, and the search crashed."""
+    mechanism = best(epsilon=epsilon, levels=levels, objective=objective)
+    assert mechanism.epsilon <= epsilon
+    assert mechanism.num_levels == levels
+    assert mechanism.codes[-1] <= 2 * levels - 1
+    error = mechanism.mae() if objective == "mae" else mechanism.mse()
+    one_bit = pq.design("one_bit", epsilon=epsilon)
+    assert error <= (one_bit.mae() if objective == "mae" else one_bit.mse()) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("family", ["paired", "independent"])
+@pytest.mark.parametrize("objective", ["mae", "mse"])
+def test_other_families_are_designed_for_either_objective(family: str, objective: str) -> None:
+    mechanism = pq.design("optm", epsilon=2.0, levels=7, family=family, objective=objective)
+    assert mechanism.epsilon <= 2.0
+    assert mechanism.num_levels == 7
+
+
+def test_many_levels_are_searched_by_scale_and_bend() -> None:
+    """At epsilon 1 and 8 bits no lattice was left either."""
+    mechanism = best(epsilon=1.0, levels=80)
+    assert mechanism.num_levels == 80
+    assert mechanism.mse() < best(epsilon=1.0, levels=16).mse()
+
+
+@pytest.mark.parametrize(
+    ("family", "bits", "most", "remedy"),
+    [
+        ("free", 10, 256, "more hardly lower the error"),
+        ("paired", 6, 32, "or use family='free'"),
+        ("independent", 5, 16, "or use family='free'"),
+    ],
+)
+def test_more_levels_than_can_be_designed_are_refused_at_once(
+    family: str, bits: int, most: int, remedy: str
+) -> None:
+    """10 bits took 9 minutes without a word, and 26 GiB."""
+    with pytest.raises(InvalidSpecError) as raised:
+        pq.design("optm", epsilon=1.0, bits=bits, family=family)
+    assert f"levels: {2**bits} is above {most}, the most with family={family!r}" in str(raised.value)
+    assert str(raised.value).endswith(f"lower levels or bits, {remedy}")
 
 
 def test_asymmetric_lattice_follows_the_samples() -> None:

@@ -43,6 +43,7 @@ _NOT_SUMMABLE = {
     "privunit",
     "sqkr",
     "mmrc",
+    "mrc",
     "qsgd",
     "terngrad",
     "drive",

@@ -67,7 +67,7 @@ def test_chances_are_inside_epsilon(epsilon: float) -> None:
         assert math.log(Fraction(common, rare)) == pytest.approx(epsilon, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["shared_codebook", "mmrc"])
+@pytest.mark.parametrize("name", ["shared_codebook", "mmrc", "mrc"])
 @pytest.mark.parametrize("repeats", [1, 3, 7, 49, 160])
 def test_draws_together_are_inside_epsilon(name: str, repeats: int) -> None:
     """Where a share of epsilon is rounded up, too."""
