@@ -347,8 +347,8 @@ class RunConfig:
                 f"encoding.rotate: false, but {target}, which rotates updates; leave it out"
             )
         for key, policy in self.encoding.changes.items():
-            if policy == "adaptive":
-                # An adaptive policy plans for every number of coordinates that it chooses.
+            if policy in ("adaptive", "quantile") and name != CENTRAL:
+                # Adaptive policies have plans of their own: for every number of coordinates, or with a vote.
                 continue
             raise InvalidSpecError(
                 f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"

@@ -155,5 +155,7 @@ def _planned(
         clip=clip,
         keep=keep,
         aggregation=aggregation,
+        # A simulation measures what is learned, and logs how little that will be.
+        force=True,
         **mechanism,
     )

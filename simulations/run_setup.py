@@ -82,7 +82,7 @@ class PrivateSetup:
         encoding: Encoding | Policy | Plan = (
             config.encoding.built(config.design(), config.l2_clip, config.design)
             if plan is None
-            else config.encoding.keep_policy.followed(plan)
+            else config.encoding.followed(plan)
         )
         return cls(config, dimension, aggregation_of(config), encoding)
 

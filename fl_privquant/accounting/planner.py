@@ -257,6 +257,12 @@ class _Search:
         if wish.in_sum and not mechanism.summable:
             self.reason = "its outputs cannot be added up by secure aggregation"
             return None
+        if mechanism.outputs_floats:
+            self.reason = (
+                "its outputs are floats, and its ε holds for exact real numbers only, so that it meets no "
+                "target; use a mechanism with integer outputs, such as discrete_laplace or discrete_gaussian"
+            )
+            return None
         try:
             statement = self._statement(mechanism)
         except InvalidSpecError as error:

@@ -11,14 +11,17 @@ import decimal
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from fl_privquant import checks
+from fl_privquant.accounting import plan_words
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
+from fl_privquant.accounting.run_limits import checked_participations, checked_run_delta
 from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
@@ -29,8 +32,6 @@ from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, Unit
 
 _ROUNDS = checks.whole_in(1, 1 << 20)
-# Noise with up to this many times the squared norm of the signal leaves a round's direction mostly right.
-_LEARNS = 3.0
 
 
 @checks.naming_arguments
@@ -67,13 +68,14 @@ class Target:
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon, covers="whole run")
-        checked_delta(self.delta)
         checks.check_declared(self)
+        checked_run_delta(checked_delta(self.delta), self.num_clients)
+        checked_participations(self.participations, self.rounds)
 
     @property
     def counted_rounds(self) -> int:
         """The largest number of rounds that one client takes part in, and pays for."""
-        return min(self.rounds, self.participations or self.rounds)
+        return checked_participations(self.participations, self.rounds)
 
     @property
     def rounds_in_words(self) -> str:
@@ -102,6 +104,7 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        force: bool = False,
         **parameters: Any,
     ) -> Plan:
         """The encoding of a mechanism that has the least error among those that meet the target.
@@ -137,6 +140,8 @@ class Target:
         aggregation
             What the server sees. The default is a secure sum in which a tenth of the clients are corrupt and
             another tenth drop out.
+        force
+            Whether to plan a run even if nothing will be learned from it (:attr:`Plan.learns_nothing`).
         parameters
             Further parameters of the mechanism's design.
 
@@ -144,12 +149,14 @@ class Target:
         ------
         InfeasibleDesignError
             No design of that mechanism meets the target or the error; the message says what would.
+        InvalidSpecError
+            An argument is out of range, or nothing will be learned from the run and it is not forced.
         """
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
         if most_error is not None or most_kilobytes is not None:
-            return next(planner.joint(most_error, most_kilobytes))
-        return planner.planned(max_bits, None if keep is None else checked_keep(keep))
+            return _that_learns(next(planner.joint(most_error, most_kilobytes)), force)
+        return _that_learns(planner.planned(max_bits, None if keep is None else checked_keep(keep)), force)
 
     def plans(
         self,
@@ -161,6 +168,7 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        force: bool = False,
         progress: Callable[[str], None] = lambda doing: None,
     ) -> list[Plan]:
         """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
@@ -171,7 +179,7 @@ class Target:
         if (most_error is None) == (most_kilobytes is None):
             raise InvalidSpecError("most_error, most_kilobytes: give one of the two")
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {})
-        plans = planner.joint(most_error, most_kilobytes, progress)
+        plans = [_that_learns(made, force) for made in planner.joint(most_error, most_kilobytes, progress)]
         by_bytes = most_error is not None
         return sorted(plans, key=lambda plan: plan.bytes_per_round if by_bytes else plan.mean_squared_error)
 
@@ -202,6 +210,17 @@ class Target:
 _PLAN_ARGUMENTS = tuple(inspect.signature(Target.plan).parameters)[1:-1]
 
 
+def _that_learns(plan: Plan, force: bool) -> Plan:
+    """The plan; refused if nothing will be learned from its run, unless that is forced."""
+    if plan.learns_nothing and not force:
+        raise InvalidSpecError(
+            f"epsilon: {plan.target.epsilon:g} for {plan.target.rounds_in_words} of "
+            f"{counted(plan.target.num_clients, 'client')}: {plan.verdict} To plan it nevertheless, set "
+            "force=True"
+        )
+    return plan
+
+
 def _rounded_up(value: float) -> float:
     """The value rounded up to four digits; a program that reads these digits has at least the value."""
     nearest = float(f"{value:.4g}")
@@ -229,6 +248,7 @@ class _Planner:
     clip: float | None
     aggregation: Aggregation
     parameters: Mapping[str, Any]
+    extras: int = 0
 
     def joint(
         self,
@@ -252,9 +272,15 @@ class _Planner:
     def planned(self, max_bits: int, keep: int | float | None) -> Plan:
         """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
-        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
+        # The ratio is for the norm of all coordinates that are sent; each extra one may be at the clip.
+        update = (best.norm_ratio or 1.0) ** 2 - self.extras
+        if update <= 0.0:
+            raise InfeasibleDesignError(
+                f"dimension: {self.dimension} coordinates are too few for {self.extras} more beside them"
+            )
+        chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / math.sqrt(update)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
-        return Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
+        return Plan.of(self, encoding, best, max_bits)
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
         # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
@@ -272,7 +298,7 @@ class _Planner:
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
             num_clients=target.num_clients,
-            dimension=kept_of(keep, self.dimension),
+            dimension=kept_of(keep, self.dimension) + self.extras,
             rounds=target.counted_rounds,
             epsilon=target.epsilon,
             delta=target.delta,
@@ -280,7 +306,9 @@ class _Planner:
             bits=max_bits,
             corrupt=aggregation.corrupt(target.num_clients),
             dropped=aggregation.lost(target.num_clients),
-            norms=NO_NORMS if self.clip is None else Norms(l2=bound / self.clip),
+            norms=NO_NORMS
+            if self.clip is None
+            else Norms(l2=math.hypot(bound / self.clip, math.sqrt(self.extras))),
             own_clips=self.clip is None,
             exact_sums=aggregation.sums_exactly,
             parameters=tuple(sorted(self.parameters.items())),
@@ -328,18 +356,13 @@ class Plan:
     local view."""
     max_bits: int | None = None
     """The ``max_bits`` for which :meth:`Target.plan` makes it; codes with integer noise may be wider."""
+    planner: _Planner | None = field(default=None, repr=False)
+    """What made the plan, and can make it again with a change."""
 
     @classmethod
-    def of(
-        cls,
-        target: Target,
-        encoding: Encoding,
-        aggregation: Aggregation,
-        dimension: int,
-        design: PlannedDesign,
-        max_bits: int,
-    ) -> Plan:
+    def of(cls, planner: _Planner, encoding: Encoding, design: PlannedDesign, max_bits: int) -> Plan:
         """The plan whose kept coordinates are encoded by a design for ``max_bits``."""
+        dimension = planner.dimension
         kept = encoding.kept(dimension)
         own = design.mean_squared_error * encoding.clip**2
         central = None if design.ratio_to_central is None else own / design.ratio_to_central
@@ -351,7 +374,26 @@ class Plan:
             # The design's central Gaussian is for the kept coordinates; this one is for all of them.
             central = None if central is None else central * dimension / (kept * share**2)
         made = (design.statement, error, design.bytes_per_round, central)
-        return cls(target, encoding, aggregation, dimension, *made, max_bits)
+        return cls(planner.target, encoding, planner.aggregation, dimension, *made, max_bits, planner)
+
+    def with_extras(self, extras: int) -> Plan:
+        """The same plan, with room for so many coordinates beside those of the update.
+
+        They are private metrics and the vote on the clip; none is larger than the coordinate clip. The
+        target holds for all of them together, so that updates get a little more noise.
+        """
+        return self._made_again(extras=extras)
+
+    @cached_property
+    def if_all_honest(self) -> Plan:
+        """The plan for the same target if no client were corrupt or lost."""
+        everybody = self.aggregation.if_all_honest
+        return self if everybody == self.aggregation else self._made_again(aggregation=everybody)
+
+    def _made_again(self, **changes: Any) -> Plan:
+        if self.planner is None or self.max_bits is None:
+            raise InvalidSpecError("plan: it was not made by Target.plan, so it cannot be made again")
+        return replace(self.planner, **changes).planned(self.max_bits, self.encoding.keep)
 
     @property
     def ratio_to_central(self) -> float | None:
@@ -364,31 +406,29 @@ class Plan:
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
 
     @property
-    def drowns_in_noise(self) -> bool:
-        """Whether there is more noise than all rounds of the run together average out."""
-        return self.noise_to_signal > _LEARNS * self.target.rounds
+    def signal_to_noise(self) -> float:
+        """How far the run moves a model, in standard deviations of the noise in that direction.
+
+        It is for updates at the L2 clip that point the same way in all rounds. They add up to ``rounds``
+        times the clip, and their noise to sqrt(``rounds``) times the standard error of a coordinate. For a
+        given target it hardly depends on the number of coordinates or on that of rounds.
+        """
+        return (self.encoding.l2_clip or 1.0) * math.sqrt(self.target.rounds / self.mean_squared_error)
 
     @property
-    def outlook(self) -> str:
-        """What the noise means for training, in a few words."""
-        if self.noise_to_signal <= _LEARNS:
-            return "learns"
-        return "mostly noise" if self.drowns_in_noise else "needs averaging over rounds"
+    def learns_nothing(self) -> bool:
+        """Whether even updates that all point the same way would be lost in the noise of the whole run."""
+        return self.signal_to_noise < plan_words.LEAST_SIGNAL
 
     @property
     def verdict(self) -> str:
-        """What the noise means for training, in a sentence."""
-        times = self.noise_to_signal
-        amount = f"The noise in the mean update has {times:.3g} times the energy of an update at the L2 clip"
-        if times <= _LEARNS:
-            return f"{amount}: a round moves the model in the right direction."
-        if not self.drowns_in_noise:
-            return f"{amount}: single rounds are mostly noise, which averages out over many of them."
-        return (
-            f"{amount}, more than {counted(self.target.rounds, 'round')} can average out. Only easy tasks "
-            "still learn from that: simulate yours, or take more clients, fewer parameters, or a larger "
-            "epsilon."
-        )
+        """What the noise means for training, in sentences."""
+        return plan_words.verdict(self)
+
+    @property
+    def error_in_words(self) -> str:
+        """The error over that of a trusted server, with what it assumes; empty in the local view."""
+        return plan_words.error(self)
 
     @property
     def client_limits(self) -> dict[str, float]:
@@ -425,25 +465,8 @@ class Plan:
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         Each client must allow ε = ..., δ = 0 (coordinate release, local view): PrivQuantMod(max_epsilon=...).
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
-        The noise in the mean update has ... times the energy of an update at the L2 clip: ...
+        Its squared error is 1.2... times that of a trusted server that adds Gaussian noise, if 10 of 100 ...
+        In each round, the noise in the mean update has ... times the energy of an update at the L2 clip. ...
+        All this is for updates whose norm is at the L2 clip of 1; 'fl-privquant clip APP' measures ...
         """
-        target, encoding = self.target, self.encoding
-        limits = ", ".join(f"{name}={limit:g}" for name, limit in self.client_limits.items())
-        return "\n".join(
-            [
-                f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
-                f"{counted(target.num_clients, 'client')}.",
-                f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
-                f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
-                f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
-                f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
-                f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
-                self.verdict,
-            ]
-        )
-
-    @property
-    def _kept_words(self) -> str:
-        kept = self.encoding.kept(self.dimension)
-        return "" if kept == self.dimension else f"keeping {kept} of {self.dimension} coordinates, "
+        return plan_words.described(self)

@@ -30,6 +30,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # click makes the same suggestions.
+    suggest_commands=False,
 )
 app.add_typer(identity_app, name="identity")
 
@@ -118,7 +120,7 @@ def audit(
 @app.command(cls=FlagCommand)
 def statement(
     mechanism: options.Mechanisms = None,
-    epsilon: options.Epsilon = 1.0,
+    epsilon: options.Epsilon = None,
     bits: options.Bits = None,
     levels: options.Levels = None,
     objective: options.Objective = None,
@@ -134,14 +136,21 @@ def statement(
 ) -> None:
     """State the privacy loss of a mechanism: for a coordinate, a round and a run, locally and in the sum."""
     from fl_privquant.accounting import LOCAL, Release, SecureSum, statement_levels
+    from fl_privquant.accounting.run_limits import checked_run_delta
     from fl_privquant.cli import layout, printing
     from fl_privquant.mechanisms.registry import planned_mechanisms
 
     given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
     if file is not None:
+        if named := [*given, *(["mechanism"] if mechanism else [])]:
+            raise InvalidSpecError(
+                f"{', '.join(named)}: the mechanism in --file {file} sets it; leave it out"
+            )
         stated = [_read(file)]
     else:
+        given = {"epsilon": 1.0} | given
         stated = [pq.design(name, **given) for name in mechanism or planned_mechanisms(in_sum=False)[:1]]
+    checked_run_delta(delta, clients)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
     few = printing.too_few_honest(summed, clients)
     view, norms = LOCAL if few else summed.view(clients), _norms(l2_norm, dimension)
@@ -178,10 +187,12 @@ def plan_command(
     compare: options.Compare = False,
     l2_norm: options.L2Norm = None,
     mechanism: options.Mechanisms = None,
+    force: options.Force = False,
     plot: options.Plot = None,
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
-    from fl_privquant.accounting import SecureSum, Wish, plan
+    from fl_privquant.accounting import SecureSum, Wish
+    from fl_privquant.accounting.run_limits import checked_participations, checked_run_delta
     from fl_privquant.cli import layout, plan_table, printing
     from fl_privquant.mechanisms.registry import planned_for
 
@@ -194,9 +205,9 @@ def plan_command(
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
-        rounds=min(rounds, participations or rounds),
+        rounds=checked_participations(participations, rounds),
         epsilon=epsilon,
-        delta=delta,
+        delta=checked_run_delta(delta, clients),
         unit=unit,
         in_sum=not local,
         bits=bits or (_CHOSEN_BITS if joint else _LISTED_BITS),
@@ -207,12 +218,10 @@ def plan_command(
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or planned_for(wish)
     if joint:
-        if plan_table.plan_and_print(console, wish, summed, rounds, error, kilobytes, names[0]):
+        if plan_table.plan_and_print(console, wish, summed, rounds, error, kilobytes, names[0], force):
             return
         names = names[:1]
-    with layout.progress("planning") as progress:
-        planned = plan(wish, names, plot is not None, lambda name: progress.update(f"planning {name}"))
-    printing.print_plan(console, planned)
+    planned = printing.plan_and_print_designs(console, wish, names, plot is not None)
     if plot is not None and planned.curves:
         from fl_privquant.cli.plots import plot_plan
 
@@ -319,10 +328,16 @@ def _plot_law(console: Console, mechanism: Mechanism, path: Path) -> None:
 def _read(file: Path) -> Mechanism:
     """The mechanism in a file, certified anew."""
     if not file.is_file():
+        what = "is a folder" if file.is_dir() else "there is no such file"
         raise InvalidSpecError(
-            f"{file}: no such file; write one with 'fl-privquant design ... --output {file}'"
+            f"{file}: {what}; give a file that 'fl-privquant design NAME --output FILE' wrote"
         )
-    return pq.Mechanism.from_bytes(file.read_bytes())
+    try:
+        return pq.Mechanism.from_bytes(file.read_bytes())
+    except CertificationError as error:
+        raise CertificationError(
+            f"{file}: {error}; give a file that 'fl-privquant design NAME --output FILE' wrote"
+        ) from error
 
 
 def _norms(l2: float | None, dimension: int) -> Norms:

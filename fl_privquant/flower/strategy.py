@@ -245,9 +245,11 @@ class PrivQuantStrategy(StrategyWrapper):
         last = self.ledger.last_release
         quantile = self.policy.clip_quantile
         if last is not None and quantile is not None and math.isfinite(last.mechanism.epsilon):
+            of_norm = "the norm of its update" if last.norms.l2 is not None else ""
+            within = of_norm or f"a share of {quantile:g} of its update's coordinates"
             lines.append(
-                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether a share "
-                f"of {quantile:g} of its update's coordinates lies within the clip"
+                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether {within} "
+                "lies within the clip"
             )
         lines += metric_lines(self.private_metrics, self.uncounted_metrics)
         lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]

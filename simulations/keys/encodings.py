@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from fl_privquant import checks
 from fl_privquant.codec.array_choice import ArrayChoice
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     # Importing Flower takes a second, which reading a configuration need not.
     from fl_privquant.accounting import Plan
     from fl_privquant.flower.policies import Policy
+
+_Encoded = TypeVar("_Encoded", "Encoding | Policy", "Plan | Policy")
 
 # Former groups of keys, and where their keys are now.
 _RENAMED = {
@@ -55,8 +57,8 @@ class ClipPolicyConfig(Keys):
     client_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.5
     rate: Annotated[float, checks.positive] = 0.2
 
-    def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
-        """The encoding, with the clip of each round."""
+    def applied(self, encoding: _Encoded) -> _Encoded | Policy:
+        """The encoding or plan, with the clip of each round."""
         if self.name == "constant":
             return encoding
         from fl_privquant.flower import QuantileClip
@@ -232,6 +234,13 @@ class EncodingConfig(Keys):
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
         encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
         return self.clip_policy.applied(self.keep_policy.applied(self.bits_policy.applied(encoding, design)))
+
+    def followed(self, plan: Plan) -> Plan | Policy:
+        """The plan of a run with a target, or the policy that begins with it."""
+        changes = self.changes
+        if len(changes) > 1:
+            raise InvalidSpecError(f"{' and '.join(changes)}: a plan has room for one of them; leave one out")
+        return self.clip_policy.applied(self.keep_policy.followed(plan))
 
 
 def _check_schedule(

@@ -76,7 +76,7 @@ PLANNED = {
     "other shares": ("--clients", "20", "--dimension", "30", "--rounds", "2", "--corrupt-fraction", "0"),
     "two clients": (
         *("--clients", "2", "--dimension", "30", "--rounds", "2"),
-        *("--corrupt-fraction", "0", "--dropout-fraction", "0"),
+        *("--corrupt-fraction", "0", "--dropout-fraction", "0", "--force"),
     ),
     "a noisy mechanism": (
         *("--clients", "20", "--dimension", "30", "--rounds", "2"),
@@ -199,7 +199,7 @@ def test_the_fewest_clients_of_a_sum(fractions: tuple[float, float]) -> None:
 
 
 ONES = (
-    ("plan", "--clients", "5", "--rounds", "1", "--dimension", "1", "--bits", "1"),
+    ("plan", "--clients", "5", "--rounds", "1", "--dimension", "1", "--bits", "1", "--force"),
     ("plan", "--clients", "1", "--rounds", "1", "--dimension", "1", "--local", "--mechanism", "one_bit"),
     ("plan", "--epsilon", "0.001", "--clients", "1", "--rounds", "1", "--local", "--mechanism", "one_bit"),
     ("statement", "--clients", "1", "--rounds", "1", "--dimension", "1", "--mechanism", "one_bit"),
