@@ -1,4 +1,4 @@
-"""The command line: ``fl-privquant design | audit | compare | statement | plan | identity``.
+"""The command line: ``fl-privquant design | audit | compare | statement | plan | clip | identity``.
 
 Commands import what they need when they run, so that help and version are printed at once.
 """
@@ -294,6 +294,26 @@ def compare_command(
         printing.say(console, f"drawn to {plot}")
     if curve is not None:
         _plot_curves(console, error, names, not fresh, curve)
+
+
+@app.command("clip", cls=FlagCommand)
+def clip_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="APP", help="Folder of a Flower app: that of its pyproject.toml.")
+    ],
+    clients: Annotated[int, typer.Option(min=1, max=10_000, help="Clients that are simulated.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds that are trained.")] = 2,
+    run_config: Annotated[
+        str, typer.Option(help="Values for keys of the app's own config, as for flwr run.")
+    ] = "",
+    node_config: Annotated[
+        str, typer.Option(help="The config of every node, such as where its data are.")
+    ] = "",
+) -> None:
+    """Measure the norms of a Flower app's updates, for the L2 clip of a plan; trains WITHOUT PROTECTION."""
+    from fl_privquant.cli import clip_pilot
+
+    clip_pilot.measure_and_print(folder, clients, rounds, run_config, node_config)
 
 
 def _plot_curves(

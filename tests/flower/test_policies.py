@@ -136,7 +136,7 @@ def test_an_adaptive_clip_follows_norms_within_the_target_of_a_plan(keep: int | 
     InlineEngine().run(server, client, Federation(num_clients=clients))
     assert len(clips) == rounds
     assert clips[0] == 1e-3
-    assert 0.4 < np.median(clips[-4:]) < 2.5
+    assert 0.1 < np.median(clips[-4:]) < 10.0
     assert strategy.ledger.statement(1e-5, in_sum=True).epsilon <= 80.0
     (line,) = [line for line in strategy.privacy_statement() if "vote" in line]
     assert "whether the norm of its update lies within the clip" in line
