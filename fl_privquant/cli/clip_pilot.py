@@ -29,8 +29,8 @@ def measure_and_print(folder: Path, clients: int, rounds: int, run_config: str, 
     trained = f"{counted(clients, 'simulated client')} of the app for {counted(rounds, 'round')}"
     say(
         console,
-        f"This trains {trained} WITHOUT PROTECTION: nothing is encoded, and no ε counts it. Use it with public "
-        "data, or with your own.",
+        f"This trains {trained} WITHOUT PROTECTION: nothing is encoded, and no ε counts it. Use it with "
+        "public data, or with your own.",
     )
     server, client, config = _read_app(folder, run_config)
     federation = Federation(clients, run_config=config, node_config=_parsed(node_config))

@@ -228,6 +228,13 @@ class UpdateCodec:
         """The share of coordinates that the coordinate clip changes. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
 
+    def norm_to_clip(self, new: Arrays, old: Arrays) -> float | None:
+        """The L2 norm of the step over the L2 clip, None without one. It depends on the data: not private."""
+        if self.encoding.l2_clip is None:
+            return None
+        step = np.asarray(self.layout.difference(new, old), np.float64)
+        return float(np.linalg.norm(step)) / self.encoding.l2_clip
+
     def decode(self, payload: bytes) -> dict[str, Array]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
         if not self.carries_difference:

@@ -29,7 +29,7 @@ from fl_privquant.errors import (
 from fl_privquant.flower.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
-from fl_privquant.flower.protocol import METRIC_CLIPPED, Reply
+from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_NORM, Reply
 from fl_privquant.flower.records import put, reply_to
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -103,8 +103,8 @@ class PrivQuantMod:
         Names of the app's metrics that are sent along, such as "num-examples". They are not private and
         not counted: none by default. ``private_metrics`` of the strategy need no permission.
     report_clipping
-        Whether to report the share of clipped coordinates to a server that asks. It depends on
-        the data and is not private: off by default.
+        Whether to report the share of clipped coordinates, and the norm of the update over the L2 clip, to a
+        server that asks. They depend on the data and are not private: off by default.
     seed
         Makes the codes reproducible, and privacy simulated: whoever knows the seed knows the noise.
         A number, or a function of the context that gives one or None (such as
@@ -232,6 +232,8 @@ class PrivQuantMod:
         passed = {name: measured[name] for name in self.metrics if name in measured}
         if asked.request.report_clipping and self.report_clipping:
             passed[METRIC_CLIPPED] = codec.clipped_share(trained, asked.arrays)
+            if (ratio := codec.norm_to_clip(trained, asked.arrays)) is not None:
+                passed[METRIC_NORM] = ratio
         update = codec.encoded_difference(trained, asked.arrays, task.rng, self.threads, measured)
         # The last step, so that nothing can fail after it: an update must be sealed only once.
         return asked.seal(update), passed

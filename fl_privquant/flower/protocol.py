@@ -64,6 +64,7 @@ RECORD_METRICS: Final = "metrics"
 RECORD_SECAGG: Final = "secagg"
 ARRAY_PAYLOAD: Final = "payload"
 METRIC_CLIPPED: Final = "privquant-clipped-share"
+METRIC_NORM: Final = "privquant-norm-to-clip"
 # Not numpy's format: a payload that reaches a strategy without PrivQuantStrategy must not look like a model.
 STYPE_PAYLOAD: Final = "fl_privquant.payload"
 

@@ -41,7 +41,9 @@ class ClipPolicyConfig(Keys):
     Parameters
     ----------
     name
-        ``constant`` (encoding.clip), or ``quantile`` (encoding.clip at first, then a private quantile).
+        ``constant`` (encoding.clip and encoding.l2_clip); ``quantile`` (these at first, then a private
+        quantile); or, with a target, ``pilot``: the L2 clip is the median norm of the first updates of some
+        clients, which are measured without protection.
     coordinate_quantile
         Share of a client's coordinates that should lie within the clip.
     client_quantile
@@ -52,14 +54,14 @@ class ClipPolicyConfig(Keys):
 
     path: ClassVar[str] = "encoding.clip_policy"
 
-    name: Annotated[str, checks.one_of("constant", "quantile")] = "constant"
+    name: Annotated[str, checks.one_of("constant", "quantile", "pilot")] = "constant"
     coordinate_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.99
     client_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.5
     rate: Annotated[float, checks.positive] = 0.2
 
     def applied(self, encoding: _Encoded) -> _Encoded | Policy:
         """The encoding or plan, with the clip of each round."""
-        if self.name == "constant":
+        if self.name != "quantile":
             return encoding
         from fl_privquant.flower import QuantileClip
 
@@ -238,7 +240,7 @@ class EncodingConfig(Keys):
     def followed(self, plan: Plan) -> Plan | Policy:
         """The plan of a run with a target, or the policy that begins with it."""
         changes = self.changes
-        if len(changes) > 1:
+        if set(changes.values()) == {"quantile", "adaptive"}:
             raise InvalidSpecError(f"{' and '.join(changes)}: a plan has room for one of them; leave one out")
         return self.clip_policy.applied(self.keep_policy.followed(plan))
 
