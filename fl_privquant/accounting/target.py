@@ -276,7 +276,8 @@ class _Planner:
         update = (best.norm_ratio or 1.0) ** 2 - self.extras
         if update <= 0.0:
             raise InfeasibleDesignError(
-                f"dimension: {self.dimension} coordinates are too few for {self.extras} more beside them"
+                f"dimension: {counted(self.dimension, 'coordinate')} leave no room for {self.extras} more within "
+                "the norm that a client may send"
             )
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / math.sqrt(update)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
@@ -351,12 +352,12 @@ class Plan:
     kept."""
     bytes_per_round: int
     """Bytes that one client sends in a round, without headers and keys."""
-    central_error: float | None = None
+    central_error: float | None
     """The same error of a central Gaussian, that is of a trusted server that adds the noise; None in the
     local view."""
-    max_bits: int | None = None
+    max_bits: int
     """The ``max_bits`` for which :meth:`Target.plan` makes it; codes with integer noise may be wider."""
-    planner: _Planner | None = field(default=None, repr=False)
+    planner: _Planner = field(repr=False)
     """What made the plan, and can make it again with a change."""
 
     @classmethod
@@ -386,13 +387,11 @@ class Plan:
 
     @cached_property
     def if_all_honest(self) -> Plan:
-        """The plan for the same target if no client were corrupt or lost."""
+        """The plan for the same target if no client were corrupt or lost; it may be the plan itself."""
         everybody = self.aggregation.if_all_honest
         return self if everybody == self.aggregation else self._made_again(aggregation=everybody)
 
     def _made_again(self, **changes: Any) -> Plan:
-        if self.planner is None or self.max_bits is None:
-            raise InvalidSpecError("plan: it was not made by Target.plan, so it cannot be made again")
         return replace(self.planner, **changes).planned(self.max_bits, self.encoding.keep)
 
     @property

@@ -11,19 +11,23 @@ simulated clients, or for one's own.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.config import get_fused_config_from_dir, get_project_config, parse_config_args
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 
 from fl_privquant import checks
 from fl_privquant.codec.array_choice import ArrayChoice
-from fl_privquant.errors import InvalidSpecError, one_line
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.flower.arrays import read_arrays, records_of
 from fl_privquant.flower.asked import only_arrays
 from fl_privquant.flower.engines import Federation, InlineEngine
@@ -69,6 +73,29 @@ def run_pilot(server: ServerApp, client: ClientApp, federation: Federation, roun
     bare = without_mods(client, (PrivQuantMod, SecureAggregationMod))
     InlineEngine().run(_server(train), bare, federation)
     return pilots[0]
+
+
+def run_app_pilot(
+    folder: Path, num_clients: int, rounds: int = 2, run_config: str = "", node_config: str = ""
+) -> Pilot:
+    """The pilot of the Flower app in a folder; configs are texts such as ``"key=1 other='text'"``.
+
+    Raises InvalidSpecError if the folder holds no app, or if the app fails.
+    """
+    server, client, config = _read_app(folder, run_config)
+    federation = Federation(num_clients, run_config=config, node_config=_parsed(node_config))
+    # Flower would log the app's own privacy figures, which are not those of a pilot.
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return run_pilot(server, client, federation, rounds)
+    except PrivQuantError:
+        raise
+    except Exception as error:  # an app may fail in any way
+        raise InvalidSpecError(f"app: {type(error).__name__}: {one_line(error)}") from error
+    finally:
+        logger.setLevel(level)
 
 
 class _FirstModel(BaseException):
@@ -181,3 +208,30 @@ def _plain(message: Message, model: dict[str, NDArray[Any]], number: int) -> Mes
         else:
             content[name] = record
     return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    return dict(parse_config_args([text] if text else None))
+
+
+def _read_app(folder: Path, run_config: str) -> tuple[ServerApp, ClientApp, dict[str, Any]]:
+    """The server, the client and the config of the app in a folder."""
+    if not (folder / "pyproject.toml").is_file():
+        raise InvalidSpecError(f"app: {folder} has no pyproject.toml; give the folder that 'flwr run' takes")
+    try:
+        components = get_project_config(folder)["tool"]["flwr"]["app"]["components"]
+        config = get_fused_config_from_dir(folder, _parsed(run_config))
+        server, client = (
+            load_app(components[part], InvalidSpecError, folder) for part in ("serverapp", "clientapp")
+        )
+    except Exception as error:  # a module of the user's may fail in any way
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise InvalidSpecError(f"app: {folder} cannot be read ({reason})") from error
+    if not isinstance(server, ServerApp) or not isinstance(client, ClientApp):
+        raise InvalidSpecError(f"app: {folder} names no ServerApp and ClientApp as its components")
+    if client._call is not None:
+        raise InvalidSpecError(
+            "app: its ClientApp has a client_fn of Flower's legacy API, whose messages hold no arrays of a "
+            "model; port it to @app.train()"
+        )
+    return server, client, dict(config)
