@@ -43,16 +43,16 @@ def described(plan: Plan) -> str:
 
 def verdict(plan: Plan) -> str:
     """What the noise means for training, in sentences."""
-    found = (
+    noise = (
         f"In each round, the noise in the mean update has {plan.noise_to_signal:.3g} times the energy of an "
         f"update at the L2 clip. Over {counted(plan.target.rounds, 'round')}, updates that point the same "
         f"way move the model by {plan.signal_to_noise:.3g} standard deviations of the noise in that direction"
     )
     if not plan.learns_nothing:
-        return f"{found} ({_MEASURED})."
+        return f"{noise} ({_MEASURED})."
     summed = "" if plan.central_error is not None else ", or a secure sum"
     return (
-        f"{found}, fewer than {LEAST_SIGNAL:g}: nothing will be learned. Take more clients or a larger "
+        f"{noise}, fewer than {LEAST_SIGNAL:g}: nothing will be learned. Take more clients or a larger "
         f"epsilon{summed}."
     )
 

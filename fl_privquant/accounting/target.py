@@ -110,36 +110,32 @@ class Target:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
         Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of the coordinates (``keep`` or ``most_error``): where the noise is large, a part carries
-        nearly as much information as all of them. :meth:`plans` lists the choices.
+        random part of them, which carries nearly as much where there is much noise. :meth:`plans` lists more.
 
         Parameters
         ----------
         dimension
             Number of coordinates of the model.
         l2_clip
-            Largest L2 norm of an update.
+            Largest L2 norm of an update; near their usual norm (``fl-privquant clip``).
         mechanism
-            Name of the mechanism; by default the first one that plans consider for this kind of view.
+            Its name; by default the first one that plans consider for this kind of view.
         max_bits
             Largest number of bits of a code before it is masked; integer noise may need more.
         clip
-            Bound of each rotated coordinate. The default is a multiple of the standard deviation that a
-            coordinate of an update at the L2 clip has: in sums the multiple with which the mechanism has the
-            least error; in the local view three.
+            Bound of each rotated coordinate; by default that of the least error or, in the local view, three
+            standard deviations of a coordinate of an update at the L2 clip.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
-            the L2 clip, divided by that of a central Gaussian (a trusted server that adds noise). The plan is
-            the one that sends the fewest bytes within that error; 1.5 suits the default aggregation. Bits, up
-            to ``max_bits``, and coordinates are chosen together (:mod:`fl_privquant.accounting.joint`).
+            the L2 clip, over that of a central Gaussian (a trusted server that adds noise). The plan has the
+            fewest bytes within that error (:mod:`fl_privquant.accounting.joint`); try 1.5.
         most_kilobytes
-            In place of ``keep`` and ``most_error``: the most kilobytes (of 1000 bytes) that a client sends in
-            a round, without headers and keys. The plan is the one with the least error within that size.
+            In place of both: the most kilobytes (of 1000 bytes, without headers and keys) that a client sends
+            in a round. The plan has the least error within that size.
         aggregation
-            What the server sees. The default is a secure sum in which a tenth of the clients are corrupt and
-            another tenth drop out.
+            What the server sees; by default a secure sum with a tenth of clients corrupt, and a tenth lost.
         force
             Whether to plan a run even if nothing will be learned from it (:attr:`Plan.learns_nothing`).
         parameters
@@ -147,10 +143,8 @@ class Target:
 
         Raises
         ------
-        InfeasibleDesignError
-            No design of that mechanism meets the target or the error; the message says what would.
-        InvalidSpecError
-            An argument is out of range, or nothing will be learned from the run and it is not forced.
+        InfeasibleDesignError, InvalidSpecError
+            No design meets the target or the error, or nothing will be learned; the message says what helps.
         """
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
@@ -193,6 +187,7 @@ class Target:
         aggregation: Aggregation | None,
         parameters: Mapping[str, Any],
     ) -> _Planner:
+        dimension = checks.whole("dimension", dimension, 1)
         l2_clip = checks.positive("l2_clip", l2_clip)
         clip = None if clip is None else checks.positive("clip", clip)
         aggregation = SecureSum() if aggregation is None else aggregation
@@ -276,8 +271,8 @@ class _Planner:
         update = (best.norm_ratio or 1.0) ** 2 - self.extras
         if update <= 0.0:
             raise InfeasibleDesignError(
-                f"dimension: {counted(self.dimension, 'coordinate')} leave no room for {self.extras} more within "
-                "the norm that a client may send"
+                f"dimension: {counted(self.dimension, 'coordinate')} leave no room for {self.extras} more "
+                "within the norm that a client may send"
             )
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / math.sqrt(update)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)

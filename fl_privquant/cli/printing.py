@@ -111,12 +111,12 @@ def plan_and_print_designs(console: Console, wish: Wish, names: Sequence[str], c
     """Print the designs that meet a target, why others do not, and what would help; return them."""
     with progress("planning") as status:
         planned = plan(wish, names, curve, lambda name: status.update(f"planning {name}"))
-        found = [design.name for design in planned.designs if design.ratio_to_central is not None]
+        names = [design.name for design in planned.designs if design.ratio_to_central is not None]
         honest = {}
-        if found and wish.corrupt + wish.dropped:
+        if names and wish.corrupt + wish.dropped:
             everybody = dataclasses.replace(wish, corrupt=0, dropped=0)
             tell = "planning {} for nobody corrupt or lost"
-            designs = plan(everybody, found, progress=lambda name: status.update(tell.format(name))).designs
+            designs = plan(everybody, names, progress=lambda name: status.update(tell.format(name))).designs
             honest = {design.name: f"{design.ratio_to_central:.4f}" for design in designs}
     _print_designs(console, planned, honest)
     return planned

@@ -175,12 +175,12 @@ def _trained(grid: Grid, first: list[Message], rounds: int) -> Pilot:
         failed = [one_line(reply.error.reason, 200) for reply in replies if reply.has_error()]
         trained = [read_arrays(only_arrays(reply, "the app")) for reply in replies if not reply.has_error()]
         updates = [np.asarray(layout.difference(new, model), np.float64) for new in trained]
-        found = np.array([float(np.linalg.norm(update)) for update in updates])
-        if not np.isfinite(found).any():
+        lengths = np.array([float(np.linalg.norm(update)) for update in updates])
+        if not np.isfinite(lengths).any():
             reason = failed[0] if failed else "their updates are not finite"
             raise InvalidSpecError(f"app: no client of round {number} has a usable update: {reason}")
-        usable = np.isfinite(found)
-        norms.append(found[usable])
+        usable = np.isfinite(lengths)
+        norms.append(lengths[usable])
         kept = [new for new, finite in zip(trained, usable, strict=True) if finite]
         for name in layout.names:
             mean = np.mean([new[name] for new in kept], axis=0, dtype=np.float64)
