@@ -321,10 +321,12 @@ def _central_error(wish: Wish) -> float:
     return (2.0 * l2 / (wish.run_target.separation * wish.survivors)) ** 2
 
 
-def _advice(wish: Wish) -> Advice:
-    """The changes that would let the most private design on the grid meet the target."""
+def _advice(wish: Wish) -> Advice | None:
+    """The changes that would let the most private design on the grid meet the target; None if it does."""
     mechanism = design(scout_mechanism(), epsilon=_RATIO**_LOWEST)
     least = run_statement(wish, mechanism)
+    if least.epsilon <= wish.epsilon:
+        return None
 
     def meets(changed: Wish) -> bool:
         return run_statement(changed, mechanism, refine=False).epsilon <= wish.epsilon

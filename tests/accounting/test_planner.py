@@ -68,6 +68,8 @@ def test_a_mechanism_for_real_numbers_meets_no_target(name: str) -> None:
     found = plan(wish, (name,))
     assert not found.designs
     assert "its ε holds for exact real numbers only" in found.missing[name]
+    # Another target would not help.
+    assert found.advice is None
 
 
 def test_vector_mechanisms_are_planned_by_the_round() -> None:
