@@ -134,7 +134,7 @@ def statement(
     dropout_fraction: options.DropoutFraction = _FRACTION,
     l2_norm: options.L2Norm = None,
 ) -> None:
-    """State the privacy loss of a mechanism: for a coordinate, a round and a run, locally and in the sum."""
+    """State what a mechanism (--file, or one of ε = 1) costs: a coordinate, a round, a run; in each view."""
     from fl_privquant.accounting import LOCAL, Release, SecureSum, statement_levels
     from fl_privquant.accounting.run_limits import checked_run_delta
     from fl_privquant.cli import layout, printing

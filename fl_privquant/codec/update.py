@@ -232,7 +232,7 @@ class UpdateCodec:
         """The L2 norm of the step over the L2 clip, None without one. It depends on the data: not private."""
         if self.encoding.l2_clip is None:
             return None
-        step = np.asarray(self.layout.difference(new, old), np.float64)
+        step = np.asarray(self.layout.difference(new, old))
         return float(np.linalg.norm(step)) / self.encoding.l2_clip
 
     def decode(self, payload: bytes) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
 from typer.testing import CliRunner
 
 import fl_privquant as pq
@@ -104,6 +105,13 @@ def test_what_cannot_be_measured_is_refused() -> None:
     endless = client_app([], train_with=lambda arrays, *place: {**arrays, "scale": np.float32(math.inf)})
     with pytest.raises(InvalidSpecError, match="their updates are not finite"):
         run_pilot(server_app(fedavg), endless, FEDERATION)
+
+
+def test_a_server_that_waits_for_more_clients_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    waiting = server_app(lambda: FedAvg(min_available_nodes=CLIENTS + 1))
+    with pytest.raises(InvalidSpecError, match="waits for more than the 6 that are simulated"):
+        run_pilot(waiting, client_app([]), FEDERATION)
 
 
 def test_the_command_measures_the_template() -> None:
