@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -250,3 +251,15 @@ def test_lists_of_designs_give_both_errors_too() -> None:
     plan = target.plan(30, mechanism="one_bit")
     assert row[2:4] == [f"{plan.ratio_to_central:.4f}", f"{plan.if_all_honest.ratio_to_central:.4f}"]
     assert "included; if 2 of 20 clients are corrupt and 2 are lost." in " ".join(out.split())
+
+
+def test_the_page_on_plans_has_the_errors_that_its_plan_prints() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/pages/plan.md").read_text().split())
+    assert "pq.Target(epsilon=8.0, delta=1e-5, rounds=10, num_clients=100)" in page
+    plan = pq.Target(epsilon=8.0, delta=1e-5, rounds=10, num_clients=100).plan(dimension=900, l2_clip=1.0)
+    errors = (
+        f"the plan above has {plan.ratio_to_central:.4g} times a trusted server's error if 10 of 100 clients "
+        f"are corrupt and 10 are lost, and {plan.if_all_honest.ratio_to_central:.4g} times if it is planned"
+    )
+    assert errors in page
+    assert "1.1 × 90/80 = 1.238" in page
