@@ -40,6 +40,17 @@ def corrupt_and_lost(num_clients: int, corrupt_fraction: float, dropout_fraction
     return count_of(corrupt_fraction, num_clients), count_of(dropout_fraction, num_clients)
 
 
+def assumption(corrupt: int, lost: int, num_clients: int) -> str:
+    """What a figure assumes of a round's clients, in words.
+
+    >>> assumption(3, 0, 25), assumption(0, 0, 25)
+    ('if 3 of 25 clients are corrupt and 0 are lost', 'if nobody is corrupt or lost')
+    """
+    if not corrupt and not lost:
+        return "if nobody is corrupt or lost"
+    return f"if {corrupt} of {num_clients} clients are corrupt and {lost} are lost"
+
+
 def fewest_clients(corrupt_fraction: float, dropout_fraction: float, num_honest: int = 2) -> int | None:
     """The smallest round of which the fractions leave ``num_honest`` honest clients; None if none does.
 

@@ -26,11 +26,19 @@ from fl_privquant.flower import (
 )
 from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.records import made, reply_to
-from simulations.config import FederationConfig
+from simulations.config import FederationConfig, RunConfig
 from simulations.probe import Probe
 from simulations.recording import RecordingStrategy
 from simulations.results import RunDirectory
-from simulations.run_setup import Outputs, PrivateSetup, config_of, policy_of, probe_of, seed_of
+from simulations.run_setup import (
+    PILOT_CLIENTS,
+    Outputs,
+    PrivateSetup,
+    config_of,
+    policy_of,
+    probe_of,
+    seed_of,
+)
 from simulations.tasks import Task, task_of
 
 client_app = ClientApp()
@@ -73,7 +81,8 @@ def main(grid: Grid, context: Context) -> None:
     directory = RunDirectory.of(config)
     task = task_of(config)
     initial = task.initial_arrays()
-    setup = PrivateSetup.of(config, config.encoding.arrays.layout(initial).dimension)
+    dimension = config.encoding.arrays.layout(initial).dimension
+    setup = PrivateSetup.of(config, dimension, usual_norm(config, task))
     with Outputs(config, directory, setup) as outputs:
         recording = RecordingStrategy(
             _aggregating(config.federation, config.sampling.name == "flower"),
@@ -101,6 +110,19 @@ def main(grid: Grid, context: Context) -> None:
     context.state["arrays"] = result.arrays
     stopped = result.reason if isinstance(result, StoppedResult) else ""
     context.state["ending"] = ConfigRecord({"stopped": stopped})
+
+
+def usual_norm(config: RunConfig, task: Task) -> float | None:
+    """The L2 clip that a pilot finds, where there is one: it trains some clients without protection."""
+    if config.encoding.clip_policy.name != "pilot":
+        return None
+    initial = task.initial_arrays()
+    layout = config.encoding.arrays.layout(initial)
+    updates = (
+        layout.difference(task.train(initial, client, 1), initial)
+        for client in range(min(config.federation.num_clients, PILOT_CLIENTS))
+    )
+    return float(f"{np.median([np.linalg.norm(np.asarray(update)) for update in updates]):.2g}")
 
 
 def _aggregating(config: FederationConfig, draws: bool) -> Strategy:

@@ -356,6 +356,10 @@ class RunConfig:
                 "encoding.keep_policy.name: adaptive keeps to a target of the whole run; set privacy.epsilon "
                 "and secagg=on, or use encoding.keep_policy.name=schedule"
             )
+        if self.encoding.clip_policy.name == "pilot":
+            raise InvalidSpecError(
+                "encoding.clip_policy.name: pilot finds the L2 clip of a plan; set privacy.epsilon too"
+            )
         if self.encoding.clip is None:
             object.__setattr__(self, "encoding", dataclasses.replace(self.encoding, clip=_USUAL_CLIP))
 
@@ -380,9 +384,15 @@ class RunConfig:
             raise InvalidSpecError(
                 f"encoding.rotate: false, but {target}, which rotates updates; leave it out"
             )
+        if self.encoding.clip_policy.name == "pilot" and (self.encoding.l2_clip or self.app):
+            reason = "encoding.l2_clip is given too; leave one out"
+            if self.app:
+                reason = "it is for tasks; run 'fl-privquant clip APP' and set encoding.l2_clip"
+            raise InvalidSpecError(f"encoding.clip_policy.name: pilot, but {reason}")
         for key, policy in self.encoding.changes.items():
-            if policy == "adaptive":
-                # An adaptive policy plans for every number of coordinates that it chooses.
+            if policy == "pilot" or (policy in ("adaptive", "quantile") and name != CENTRAL):
+                # A pilot comes before the plan. Adaptive policies have plans of their own: for every number
+                # of coordinates, or with a vote.
                 continue
             raise InvalidSpecError(
                 f"{key}: {policy}, but {target}, which plans one encoding for all rounds; use {key}=constant"

@@ -69,8 +69,11 @@ def target_of(config: RunConfig) -> Target | None:
     return Target(epsilon, rounds, _participants(config), config.privacy.delta, bound)
 
 
-def plan_of(config: RunConfig, dimension: int) -> Plan | None:
-    """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without."""
+def plan_of(config: RunConfig, dimension: int, l2_clip: float | None = None) -> Plan | None:
+    """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without.
+
+    It is for the given L2 clip or, without one, for that of the config.
+    """
     target = target_of(config)
     if target is None:
         return None
@@ -78,7 +81,7 @@ def plan_of(config: RunConfig, dimension: int) -> Plan | None:
     return _planned(
         target,
         dimension,
-        config.l2_clip or 1.0,
+        l2_clip or config.l2_clip or 1.0,
         config.encoding.clip,
         config.encoding.keep,
         aggregation_of(config),
@@ -164,5 +167,7 @@ def _planned(
         clip=clip,
         keep=keep,
         aggregation=aggregation,
+        # A simulation measures what is learned, and logs how little that will be.
+        force=True,
         **mechanism,
     )

@@ -79,7 +79,11 @@ class Rounds:
     def resumes(self, finished: int) -> None:
         """Say that an interrupted run goes on, and after which round."""
         total = f" of {self._total}" if self._total else ""
-        print_line(self._console, f"{self._name}: was interrupted; resumes after round {finished}{total}")
+        self.remark(f"was interrupted; resumes after round {finished}{total}")
+
+    def remark(self, text: str) -> None:
+        """Say something about the run."""
+        print_line(self._console, f"{self._name}: {text}")
 
     def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
         """Show a round that is done, and an upper bound on what a client has spent by then, if any.

@@ -144,6 +144,7 @@ def first_columns(secure: bool) -> Row:
     return {
         "mean_squared_error": nothing,
         "share_clipped": nothing,
+        "norm_to_clip": nothing,
         "clip": nothing,
         "bits_per_coordinate": nothing,
         **spent_columns((), LOCAL, secure),
@@ -176,18 +177,21 @@ def round_columns(record: RoundRecord, last: Row, secure: bool) -> Row:
 def measured(
     record: RoundRecord, updates: Sequence[Mapping[str, Array]], probe: Probe, before: Arrays
 ) -> Row:
-    """The squared error of the decoded mean, for each coordinate, and the share that was clipped.
+    """The squared error of the decoded mean, for each coordinate, and how much was clipped.
 
     What clients trained in the round is read from the probe, and then deleted there.
     """
     codec, names = record.codec, record.codec.layout.names
     shares = [] if codec.carries_difference else [0.0]
+    ratios: list[float] = []
 
     def trained() -> Iterator[Arrays]:
         """What clients trained, one by one; the shares that were clipped are noted on the way."""
         for update in probe.read(record.round):
             if codec.carries_difference:
                 shares.append(codec.clipped_share(update, before))
+                if (ratio := codec.norm_to_clip(update, before)) is not None:
+                    ratios.append(ratio)
             yield update
             # Freed before the next update is read.
             del update
@@ -195,7 +199,7 @@ def measured(
     errors = _mean_of(names, trained())
     probe.clear(record.round)
     if not errors or not updates:
-        return {"mean_squared_error": math.nan, "share_clipped": math.nan}
+        return {"mean_squared_error": math.nan, "share_clipped": math.nan, "norm_to_clip": math.nan}
     # A sum of codes is decoded to one update, the mean.
     decoded = read_arrays(updates[0]) if len(updates) == 1 else _mean_of(names, map(read_arrays, updates))
     squares = 0.0
@@ -205,6 +209,7 @@ def measured(
     return {
         "mean_squared_error": squares / codec.layout.dimension,
         "share_clipped": float(np.mean(shares)),
+        "norm_to_clip": float(np.median(ratios)) if ratios else math.nan,
     }
 
 

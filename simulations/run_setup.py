@@ -11,13 +11,16 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from flwr.app import Array, Context
 from flwr.serverapp.strategy import Strategy
 
 from fl_privquant.accounting import Aggregation, Budget, Plan, PrivacyStatement
 from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.encoding import Encoding
+from fl_privquant.errors import counted
 from fl_privquant.flower.policies import Policy, as_policy
+from fl_privquant.flower.remarks import clip_remark
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import ClientPolicy
 from simulations import progress, trackers
@@ -27,6 +30,9 @@ from simulations.planned import aggregation_of, central_statement, central_targe
 from simulations.probe import Probe
 from simulations.recording import Row
 from simulations.results import RunDirectory, provenance
+
+PILOT_CLIENTS = 20
+"""The most clients that a pilot trains."""
 
 
 def config_of(source: Context | str) -> RunConfig:
@@ -74,17 +80,22 @@ class PrivateSetup:
     dimension: int
     aggregation: Aggregation
     encoding: Encoding | Policy | Plan
+    l2_clip: float | None
 
     @classmethod
-    def of(cls, config: RunConfig, dimension: int) -> PrivateSetup:
-        """The setup as planned for the run's target or, without a target, as configured."""
-        plan = plan_of(config, dimension)
+    def of(cls, config: RunConfig, dimension: int, usual_norm: float | None = None) -> PrivateSetup:
+        """The setup as planned for the run's target or, without a target, as configured.
+
+        The ``usual_norm`` that a pilot found is the L2 clip.
+        """
+        l2_clip = usual_norm or config.l2_clip
+        plan = plan_of(config, dimension, l2_clip)
         encoding: Encoding | Policy | Plan = (
-            config.encoding.built(config.design(), config.l2_clip, config.design)
+            config.encoding.built(config.design(), l2_clip, config.design)
             if plan is None
-            else config.encoding.keep_policy.followed(plan)
+            else config.encoding.followed(plan)
         )
-        return cls(config, dimension, aggregation_of(config), encoding)
+        return cls(config, dimension, aggregation_of(config), encoding, l2_clip)
 
     @cached_property
     def policy(self) -> Policy:
@@ -120,7 +131,7 @@ class PrivateSetup:
         if self.config.mechanism["name"] != CENTRAL:
             return strategy
         l2_clip, epsilon, delta = central_target(self.config)
-        scale = noise_of_sum(l2_clip, self.config.counted_rounds, epsilon, delta)
+        scale = noise_of_sum(self.l2_clip or l2_clip, self.config.counted_rounds, epsilon, delta)
         rounds, arrays = self.config.federation.rounds, self.config.encoding.arrays
         return CentralGaussianStrategy(strategy, scale, seed, rounds, arrays)
 
@@ -195,6 +206,17 @@ class Outputs(contextlib.ExitStack):
     ) -> None:
         """Write the final rows, the mechanism, and the provenance with the privacy statements."""
         config, mechanism, dimension = self._config, self._setup.mechanism, self._setup.dimension
+        l2_clip, changes = self._setup.l2_clip, config.encoding.clip_policy.name
+        ratios = [row["norm_to_clip"] for row in rows if math.isfinite(row["norm_to_clip"])]
+        if ratios and changes != "quantile" and (remark := clip_remark(float(np.median(ratios)), l2_clip)):
+            self._shown.remark(remark)
+        if changes == "pilot":
+            pilots = min(config.federation.num_clients, PILOT_CLIENTS)
+            lines = [
+                *lines,
+                f"not counted in any figure: the L2 clip of {l2_clip:g} is the median norm of the first "
+                f"updates of {counted(pilots, 'client')}, measured by a pilot without protection",
+            ]
         self._directory.write_rows(rows, final=True)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
         if config.mechanism["name"] == CENTRAL:

@@ -61,7 +61,7 @@ plan = target.plan(DIMENSION, l2_clip=0.7)
 print(plan)
 
 # %% [markdown]
-# The last line is honest about the price: noise hides each client in every round, and averages out over rounds.
+# Its line about noise is honest about the price: noise hides each client in every round, and averages out over rounds.
 # More clients in each sum reduce it fastest, which a second plan shows.
 
 # %%

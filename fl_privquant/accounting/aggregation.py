@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from fl_privquant import checks
@@ -44,6 +44,11 @@ class Aggregation(ABC):
     def lost(self, num_clients: int) -> int:
         """Clients of a round that may drop out."""
         return 0
+
+    @property
+    def if_all_honest(self) -> Aggregation:
+        """The same aggregation if no client were corrupt or lost."""
+        return self
 
     @property
     def tells_participants(self) -> bool:
@@ -103,6 +108,10 @@ class _HonestSum(Aggregation):
 
     def lost(self, num_clients: int) -> int:
         return count_of(self.dropout_fraction, num_clients)
+
+    @property
+    def if_all_honest(self) -> Aggregation:
+        return replace(self, corrupt_fraction=0.0, dropout_fraction=0.0)
 
     @property
     def tells_participants(self) -> bool:

@@ -257,6 +257,12 @@ class _Search:
         if wish.in_sum and not mechanism.summable:
             self.reason = "its outputs cannot be added up by secure aggregation"
             return None
+        if mechanism.outputs_floats:
+            self.reason = (
+                "its outputs are floats, and its ε holds for exact real numbers only, so that it meets no "
+                "target; use a mechanism with integer outputs, such as discrete_laplace or discrete_gaussian"
+            )
+            return None
         try:
             statement = self._statement(mechanism)
         except InvalidSpecError as error:
@@ -315,10 +321,12 @@ def _central_error(wish: Wish) -> float:
     return (2.0 * l2 / (wish.run_target.separation * wish.survivors)) ** 2
 
 
-def _advice(wish: Wish) -> Advice:
-    """The changes that would let the most private design on the grid meet the target."""
+def _advice(wish: Wish) -> Advice | None:
+    """The changes that would let the most private design on the grid meet the target; None if it does."""
     mechanism = design(scout_mechanism(), epsilon=_RATIO**_LOWEST)
     least = run_statement(wish, mechanism)
+    if least.epsilon <= wish.epsilon:
+        return None
 
     def meets(changed: Wish) -> bool:
         return run_statement(changed, mechanism, refine=False).epsilon <= wish.epsilon

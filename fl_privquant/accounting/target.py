@@ -12,13 +12,16 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from fl_privquant import checks
+from fl_privquant.accounting import plan_words
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, SecureSum
 from fl_privquant.accounting.joint import JointSearch
 from fl_privquant.accounting.planner import PlannedDesign, plan
+from fl_privquant.accounting.run_limits import checked_participations, checked_run_delta
 from fl_privquant.design.spread import error_of_kept
 from fl_privquant.encoding import Encoding, checked_keep, kept_norm, kept_of, metric_repeats, norm_share
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
@@ -29,8 +32,6 @@ from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 
 _ROUNDS = checks.whole_in(1, 1 << 20)
-# Noise with up to this many times the squared norm of the signal leaves a round's direction mostly right.
-_LEARNS = 3.0
 
 
 @checks.naming_arguments
@@ -67,13 +68,14 @@ class Target:
 
     def __post_init__(self) -> None:
         checked_epsilon(self.epsilon, covers="whole run")
-        checked_delta(self.delta)
         checks.check_declared(self)
+        checked_run_delta(checked_delta(self.delta), self.num_clients)
+        checked_participations(self.participations, self.rounds)
 
     @property
     def counted_rounds(self) -> int:
         """The largest number of rounds that one client takes part in, and pays for."""
-        return min(self.rounds, self.participations or self.rounds)
+        return checked_participations(self.participations, self.rounds)
 
     @property
     def rounds_in_words(self) -> str:
@@ -103,53 +105,56 @@ class Target:
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
+        force: bool = False,
         **parameters: Any,
     ) -> Plan:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
-        Updates are clipped to an L2 norm and rotated. Then all coordinates are clipped and encoded, or a
-        random part (``keep``, ``most_error``), which carries nearly as much where there is much noise.
+        Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
+        random part of them, which carries nearly as much where there is much noise. :meth:`plans` lists more.
 
         Parameters
         ----------
         dimension
             Number of coordinates of the model.
         l2_clip
-            Largest L2 norm of an update.
+            Largest L2 norm of an update; near their usual norm (``fl-privquant clip``).
         mechanism
-            Name of the mechanism; by default the first one that plans consider for this kind of view.
+            Its name; by default the first one that plans consider for this kind of view.
         max_bits
             Largest number of bits of a code before it is masked; integer noise may need more.
         clip
-            Bound of each rotated coordinate. The default is a multiple of its standard deviation at the L2
-            clip: in sums the multiple with the least error, in the local view three.
+            Bound of each rotated coordinate; by default that of the least error or, in the local view, three
+            standard deviations of a coordinate of an update at the L2 clip.
         keep
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
-            the L2 clip, divided by that of a central Gaussian (a trusted server that adds noise). The plan is
-            the one that sends the fewest bytes within that error, of all bits and numbers of coordinates.
+            the L2 clip, over that of a central Gaussian (a trusted server that adds noise). The plan has the
+            fewest bytes within that error (:mod:`fl_privquant.accounting.joint`); try 1.5.
         most_kilobytes
-            In place of ``keep`` and ``most_error``: the most kilobytes (of 1000 bytes) that a client sends in
-            a round, without headers and keys. The plan is the one with the least error within that size.
+            In place of both: the most kilobytes (of 1000 bytes, without headers and keys) that a client sends
+            in a round. The plan has the least error within that size.
         aggregation
-            What the server sees; by default a secure sum with a tenth of the clients corrupt, a tenth lost.
+            What the server sees; by default a secure sum with a tenth of clients corrupt, and a tenth lost.
         private_metrics
             Ranges, by name, of metrics that clients release with each update, as further coordinates.
+        force
+            Whether to plan a run even if nothing will be learned from it (:attr:`Plan.learns_nothing`).
         parameters
             Further parameters of the mechanism's design.
 
         Raises
         ------
-        InfeasibleDesignError
-            No design of that mechanism meets the target or the error; the message says what would.
+        InfeasibleDesignError, InvalidSpecError
+            No design meets the target or the error, or nothing will be learned; the message says what helps.
         """
         given = (dimension, l2_clip, mechanism, max_bits, clip, aggregation, parameters)
         planner = self._planner(*given, private_metrics)
         _check_at_most_one(keep=keep, most_error=most_error, most_kilobytes=most_kilobytes)
         if most_error is not None or most_kilobytes is not None:
-            return next(planner.joint(most_error, most_kilobytes))
-        return planner.planned(max_bits, None if keep is None else checked_keep(keep))
+            return _that_learns(next(planner.joint(most_error, most_kilobytes)), force)
+        return _that_learns(planner.planned(max_bits, None if keep is None else checked_keep(keep)), force)
 
     def plans(
         self,
@@ -161,6 +166,7 @@ class Target:
         most_error: float | None = None,
         most_kilobytes: float | None = None,
         aggregation: Aggregation | None = None,
+        force: bool = False,
         progress: Callable[[str], None] = lambda doing: None,
     ) -> list[Plan]:
         """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
@@ -171,7 +177,7 @@ class Target:
         if (most_error is None) == (most_kilobytes is None):
             raise InvalidSpecError("most_error, most_kilobytes: give one of the two")
         planner = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {})
-        plans = planner.joint(most_error, most_kilobytes, progress)
+        plans = [_that_learns(made, force) for made in planner.joint(most_error, most_kilobytes, progress)]
         by_bytes = most_error is not None
         return sorted(plans, key=lambda plan: plan.bytes_per_round if by_bytes else plan.mean_squared_error)
 
@@ -186,6 +192,7 @@ class Target:
         parameters: Mapping[str, Any],
         metrics: Mapping[str, tuple[float, float]] | None = None,
     ) -> _Planner:
+        dimension = checks.whole("dimension", dimension, 1)
         l2_clip = checks.positive("l2_clip", l2_clip)
         clip = None if clip is None else checks.positive("clip", clip)
         aggregation = SecureSum() if aggregation is None else aggregation
@@ -202,6 +209,17 @@ class Target:
 
 
 _PLAN_ARGUMENTS = tuple(inspect.signature(Target.plan).parameters)[1:-1]
+
+
+def _that_learns(plan: Plan, force: bool) -> Plan:
+    """The plan; refused if nothing will be learned from its run, unless that is forced."""
+    if plan.learns_nothing and not force:
+        raise InvalidSpecError(
+            f"epsilon: {plan.target.epsilon:g} for {plan.target.rounds_in_words} of "
+            f"{counted(plan.target.num_clients, 'client')}: {plan.verdict} To plan it nevertheless, set "
+            "force=True"
+        )
+    return plan
 
 
 def _rounded_up(value: float) -> float:
@@ -232,6 +250,7 @@ class _Planner:
     aggregation: Aggregation
     parameters: Mapping[str, Any]
     private_metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    num_votes: int = 0
 
     def joint(
         self,
@@ -257,20 +276,20 @@ class _Planner:
         best = self._best(self._wish(max_bits, keep))
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / self._update_ratio(best, keep)
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
-        plan = Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
-        return replace(plan, private_metrics=self.private_metrics)
+        return Plan.of(self, encoding, best, max_bits)
 
     def _num_extra(self, keep: int | float | None) -> int:
-        """Number of coordinates that carry metrics, beside those of the update."""
-        return len(self.private_metrics) * metric_repeats(kept_of(keep, self.dimension))
+        """Number of coordinates beside those of the update: of metrics, and the vote on the clip."""
+        return len(self.private_metrics) * metric_repeats(kept_of(keep, self.dimension)) + self.num_votes
 
     def _update_ratio(self, best: PlannedDesign, keep: int | float | None) -> float:
-        """L2 clip over coordinate clip of the update alone, if the design's is for update and metrics."""
+        """L2 clip over coordinate clip of the update alone; the design's is for all that is sent."""
         ratio, extra = best.norm_ratio or 1.0, self._num_extra(keep)
         if ratio**2 <= extra:
             raise InfeasibleDesignError(
-                f"private_metrics: {len(self.private_metrics)} of them, more than an update of "
-                f"{counted(self.dimension, 'coordinate')} has room for; leave some out"
+                f"private_metrics: metrics and vote take {counted(extra, 'coordinate')}, and the norm that a "
+                f"client may send leaves no room for them beside an update of "
+                f"{counted(self.dimension, 'coordinate')}; leave some metrics out"
             )
         return math.sqrt(ratio**2 - extra) if extra else ratio
 
@@ -351,25 +370,18 @@ class Plan:
     kept."""
     bytes_per_round: int
     """Bytes that one client sends in a round, without headers and keys."""
-    central_error: float | None = None
+    central_error: float | None
     """The same error of a central Gaussian, that is of a trusted server that adds the noise; None in the
     local view."""
-    max_bits: int | None = None
+    max_bits: int
     """The ``max_bits`` for which :meth:`Target.plan` makes it; codes with integer noise may be wider."""
-    private_metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Metrics that clients release with each update: the range of each by name."""
+    planner: _Planner = field(repr=False)
+    """What made the plan, and can make it again with a change."""
 
     @classmethod
-    def of(
-        cls,
-        target: Target,
-        encoding: Encoding,
-        aggregation: Aggregation,
-        dimension: int,
-        design: PlannedDesign,
-        max_bits: int,
-    ) -> Plan:
+    def of(cls, planner: _Planner, encoding: Encoding, design: PlannedDesign, max_bits: int) -> Plan:
         """The plan whose kept coordinates are encoded by a design for ``max_bits``."""
+        dimension = planner.dimension
         kept = encoding.kept(dimension)
         own = design.mean_squared_error * encoding.clip**2
         central = None if design.ratio_to_central is None else own / design.ratio_to_central
@@ -381,7 +393,28 @@ class Plan:
             # The design's central Gaussian is for the kept coordinates; this one is for all of them.
             central = None if central is None else central * dimension / (kept * share**2)
         made = (design.statement, error, design.bytes_per_round, central)
-        return cls(target, encoding, aggregation, dimension, *made, max_bits)
+        return cls(planner.target, encoding, planner.aggregation, dimension, *made, max_bits, planner)
+
+    @property
+    def private_metrics(self) -> Mapping[str, tuple[float, float]]:
+        """Metrics that clients release with each update: the range of each by name."""
+        return self.planner.private_metrics
+
+    def with_vote(self) -> Plan:
+        """The same plan, with room for one more coordinate: each client's vote on the clip.
+
+        The target holds for update, metrics and vote together, so that updates get a little more noise.
+        """
+        return self._made_again(num_votes=1)
+
+    @cached_property
+    def if_all_honest(self) -> Plan:
+        """The plan for the same target if no client were corrupt or lost; it may be the plan itself."""
+        everybody = self.aggregation.if_all_honest
+        return self if everybody == self.aggregation else self._made_again(aggregation=everybody)
+
+    def _made_again(self, **changes: Any) -> Plan:
+        return replace(self.planner, **changes).planned(self.max_bits, self.encoding.keep)
 
     @property
     def ratio_to_central(self) -> float | None:
@@ -394,31 +427,29 @@ class Plan:
         return self.mean_squared_error * self.dimension / (self.encoding.l2_clip or 1.0) ** 2
 
     @property
-    def drowns_in_noise(self) -> bool:
-        """Whether there is more noise than all rounds of the run together average out."""
-        return self.noise_to_signal > _LEARNS * self.target.rounds
+    def signal_to_noise(self) -> float:
+        """How far the run moves a model, in standard deviations of the noise in that direction.
+
+        It is for updates at the L2 clip that point the same way in all rounds. They add up to ``rounds``
+        times the clip, and their noise to sqrt(``rounds``) times the standard error of a coordinate. For a
+        given target it hardly depends on the number of coordinates or on that of rounds.
+        """
+        return (self.encoding.l2_clip or 1.0) * math.sqrt(self.target.rounds / self.mean_squared_error)
 
     @property
-    def outlook(self) -> str:
-        """What the noise means for training, in a few words."""
-        if self.noise_to_signal <= _LEARNS:
-            return "learns"
-        return "mostly noise" if self.drowns_in_noise else "needs averaging over rounds"
+    def learns_nothing(self) -> bool:
+        """Whether even updates that all point the same way would be lost in the noise of the whole run."""
+        return self.signal_to_noise < plan_words.LEAST_SIGNAL
 
     @property
     def verdict(self) -> str:
-        """What the noise means for training, in a sentence."""
-        times = self.noise_to_signal
-        amount = f"The noise in the mean update has {times:.3g} times the energy of an update at the L2 clip"
-        if times <= _LEARNS:
-            return f"{amount}: a round moves the model in the right direction."
-        if not self.drowns_in_noise:
-            return f"{amount}: single rounds are mostly noise, which averages out over many of them."
-        return (
-            f"{amount}, more than {counted(self.target.rounds, 'round')} can average out. Only easy tasks "
-            "still learn from that: simulate yours, or take more clients, fewer parameters, or a larger "
-            "epsilon."
-        )
+        """What the noise means for training, in sentences."""
+        return plan_words.verdict(self)
+
+    @property
+    def error_in_words(self) -> str:
+        """The error over that of a trusted server, with what it assumes; empty in the local view."""
+        return plan_words.error(self)
 
     @property
     def client_limits(self) -> ClientLimits:
@@ -427,7 +458,7 @@ class Plan:
         They are ``max_epsilon`` and, where the mechanism has a δ, ``max_delta``: for one coordinate and
         release, local view, or for a round if the mechanism encodes whole updates.
         """
-        mechanism = self._sent
+        mechanism = self.sent_mechanism
         limits = ClientLimits(max_epsilon=_rounded_up(mechanism.epsilon))
         if mechanism.delta > 0.0:
             limits["max_delta"] = _rounded_up(mechanism.delta)
@@ -436,10 +467,10 @@ class Plan:
     @property
     def client_limits_in_words(self) -> str:
         """What a client must allow, with its unit and view."""
-        return self._sent.statement.brief
+        return self.sent_mechanism.statement.brief
 
     @property
-    def _sent(self) -> Mechanism:
+    def sent_mechanism(self) -> Mechanism:
         """The mechanism as clients use it under the aggregation."""
         return self.aggregation.adapted(self.encoding.mechanism)
 
@@ -457,37 +488,8 @@ class Plan:
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         Each client must allow ε = ..., δ = 0 (coordinate release, local view): PrivQuantMod(max_epsilon=...).
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
-        The noise in the mean update has ... times the energy of an update at the L2 clip: ...
+        Its squared error is 1.2... times that of a trusted server that adds Gaussian noise, if 10 of 100 ...
+        In each round, the noise in the mean update has ... times the energy of an update at the L2 clip. ...
+        All this is for updates whose norm is at the L2 clip of 1; 'fl-privquant clip APP' measures ...
         """
-        target, encoding = self.target, self.encoding
-        limits = ", ".join(f"{name}={limit:g}" for name, limit in self.client_limits.items())
-        return "\n".join(
-            [
-                f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
-                f"{counted(target.num_clients, 'client')}.",
-                f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
-                f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
-                f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
-                f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
-                f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
-                *self._metrics_in_words,
-                self.verdict,
-            ]
-        )
-
-    @property
-    def _metrics_in_words(self) -> Iterator[str]:
-        clients = self.target.num_clients - self.aggregation.lost(self.target.num_clients)
-        values = clients * metric_repeats(self.encoding.kept(self.dimension))
-        for name, (low, high) in self.private_metrics.items():
-            error = 0.5 * (high - low) * math.sqrt(self._sent.mse() / values)
-            yield (
-                f"Clients also release {name!r}, clipped to [{low:g}, {high:g}], through the mechanism; a "
-                f"round's mean has a standard error of {error:.3g}."
-            )
-
-    @property
-    def _kept_words(self) -> str:
-        kept = self.encoding.kept(self.dimension)
-        return "" if kept == self.dimension else f"keeping {kept} of {self.dimension} coordinates, "
+        return plan_words.described(self)

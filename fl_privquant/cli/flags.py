@@ -57,7 +57,8 @@ def in_flags(text: str) -> str:
         listed = any(start <= word.start() < end for start, end in lists)
         if typed is None or not (listed or value or "_" in word[1]):
             return word[0]
-        typed += f"{'=' if '--set' in typed else ' '}{value}" if value else ""
+        if value and (value != "True" or "--set" in typed):
+            typed += f"{'=' if '--set' in typed else ' '}{value}"
         return f"'{typed}'" if typed.startswith(_ELSEWHERE) else typed
 
     return _PARAMETER.sub(flag, text)

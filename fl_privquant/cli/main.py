@@ -1,4 +1,4 @@
-"""The command line: ``fl-privquant design | audit | compare | statement | plan | identity | supernode``.
+"""The command line ``fl-privquant``, with its commands design, audit, compare, plan and others.
 
 Commands import what they need when they run, so that help and version are printed at once.
 """
@@ -30,6 +30,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # click makes the same suggestions.
+    suggest_commands=False,
 )
 app.add_typer(identity_app, name="identity")
 
@@ -118,7 +120,7 @@ def audit(
 @app.command(cls=FlagCommand)
 def statement(
     mechanism: options.Mechanisms = None,
-    epsilon: options.Epsilon = 1.0,
+    epsilon: options.Epsilon = None,
     bits: options.Bits = None,
     levels: options.Levels = None,
     objective: options.Objective = None,
@@ -132,16 +134,23 @@ def statement(
     dropout_fraction: options.DropoutFraction = _FRACTION,
     l2_norm: options.L2Norm = None,
 ) -> None:
-    """State the privacy loss of a mechanism: for a coordinate, a round and a run, locally and in the sum."""
+    """State what a mechanism (--file, or one of ε = 1) costs: a coordinate, a round, a run; in each view."""
     from fl_privquant.accounting import LOCAL, Release, SecureSum, statement_levels
+    from fl_privquant.accounting.run_limits import checked_run_delta
     from fl_privquant.cli import layout, printing
     from fl_privquant.mechanisms.registry import planned_mechanisms
 
     given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
     if file is not None:
+        if named := [*given, *(["mechanism"] if mechanism else [])]:
+            raise InvalidSpecError(
+                f"{', '.join(named)}: the mechanism in --file {file} sets it; leave it out"
+            )
         stated = [_read(file)]
     else:
+        given = {"epsilon": 1.0} | given
         stated = [pq.design(name, **given) for name in mechanism or planned_mechanisms(in_sum=False)[:1]]
+    checked_run_delta(delta, clients)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
     few = printing.too_few_honest(summed, clients)
     view, norms = LOCAL if few else summed.view(clients), _norms(l2_norm, dimension)
@@ -178,10 +187,12 @@ def plan_command(
     compare: options.Compare = False,
     l2_norm: options.L2Norm = None,
     mechanism: options.Mechanisms = None,
+    force: options.Force = False,
     plot: options.Plot = None,
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
-    from fl_privquant.accounting import SecureSum, Wish, plan
+    from fl_privquant.accounting import SecureSum, Wish
+    from fl_privquant.accounting.run_limits import checked_participations, checked_run_delta
     from fl_privquant.cli import layout, plan_table, printing
     from fl_privquant.mechanisms.registry import planned_for
 
@@ -194,9 +205,9 @@ def plan_command(
     wish = Wish(
         num_clients=clients,
         dimension=dimension,
-        rounds=min(rounds, participations or rounds),
+        rounds=checked_participations(participations, rounds),
         epsilon=epsilon,
-        delta=delta,
+        delta=checked_run_delta(delta, clients),
         unit=unit,
         in_sum=not local,
         bits=bits or (_CHOSEN_BITS if joint else _LISTED_BITS),
@@ -207,12 +218,10 @@ def plan_command(
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or planned_for(wish)
     if joint:
-        if plan_table.plan_and_print(console, wish, summed, rounds, error, kilobytes, names[0]):
+        if plan_table.plan_and_print(console, wish, summed, rounds, error, kilobytes, names[0], force):
             return
         names = names[:1]
-    with layout.progress("planning") as progress:
-        planned = plan(wish, names, plot is not None, lambda name: progress.update(f"planning {name}"))
-    printing.print_plan(console, planned)
+    planned = printing.plan_and_print_designs(console, wish, names, plot is not None)
     if plot is not None and planned.curves:
         from fl_privquant.cli.plots import plot_plan
 
@@ -298,6 +307,26 @@ def compare_command(
         _plot_curves(console, error, names, not fresh, curve)
 
 
+@app.command("clip", cls=FlagCommand)
+def clip_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="APP", help="Folder of a Flower app: that of its pyproject.toml.")
+    ],
+    clients: Annotated[int, typer.Option(min=1, max=10_000, help="Clients that are simulated.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds that are trained.")] = 2,
+    run_config: Annotated[
+        str, typer.Option(help="Values for keys of the app's own config, as for flwr run.")
+    ] = "",
+    node_config: Annotated[
+        str, typer.Option(help="The config of every node, such as where its data are.")
+    ] = "",
+) -> None:
+    """Measure the norms of a Flower app's updates, for the L2 clip of a plan; trains WITHOUT PROTECTION."""
+    from fl_privquant.cli import clip_pilot
+
+    clip_pilot.measure_and_print(folder, clients, rounds, run_config, node_config)
+
+
 def _plot_curves(
     console: Console, objective: str, names: tuple[str, ...] | None, cache: bool, path: Path
 ) -> None:
@@ -330,10 +359,16 @@ def _plot_law(console: Console, mechanism: Mechanism, path: Path) -> None:
 def _read(file: Path) -> Mechanism:
     """The mechanism in a file, certified anew."""
     if not file.is_file():
+        what = "is a folder" if file.is_dir() else "there is no such file"
         raise InvalidSpecError(
-            f"{file}: no such file; write one with 'fl-privquant design ... --output {file}'"
+            f"{file}: {what}; give a file that 'fl-privquant design NAME --output FILE' wrote"
         )
-    return pq.Mechanism.from_bytes(file.read_bytes())
+    try:
+        return pq.Mechanism.from_bytes(file.read_bytes())
+    except CertificationError as error:
+        raise CertificationError(
+            f"{file}: {error}; give a file that 'fl-privquant design NAME --output FILE' wrote"
+        ) from error
 
 
 def _norms(l2: float | None, dimension: int) -> Norms:

@@ -89,8 +89,12 @@ Error = Annotated[
     typer.Option(
         "--error",
         help="Largest squared error, over that of a trusted server that adds Gaussian noise; of the plans "
-        "within it the one with the fewest bytes is chosen. 1.1 by default, more where clients are corrupt.",
+        "within it the one with the fewest bytes is chosen. By default 1.1 times (clients that stay ÷ honest "
+        "clients that stay): only the noise of honest clients counts.",
     ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Print a plan even if nothing will be learned from its run.")
 ]
 Kilobytes = Annotated[
     float | None,

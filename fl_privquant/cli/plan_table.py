@@ -13,7 +13,8 @@ from rich.console import Console
 
 from fl_privquant.accounting import Plan, PrivacyStatement, SecureSum, Target, Unit, Wish
 from fl_privquant.cli.layout import Column, print_table, progress
-from fl_privquant.cli.printing import OVER_CENTRAL, say
+from fl_privquant.cli.printing import ALL_HONEST, OVER_CENTRAL, say
+from fl_privquant.cohort import assumption
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.secagg.handshake import handshake_bytes
 from fl_privquant.secagg.parameters import choose_parameters
@@ -33,6 +34,7 @@ def plan_and_print(
     error: float | None,
     kilobytes: float | None,
     name: str,
+    force: bool,
 ) -> bool:
     """Choose, certify and print plans of a mechanism, for a run of ``rounds`` with secure sums.
 
@@ -46,7 +48,12 @@ def plan_and_print(
     count, bound = wish.num_clients, None if wish.rounds == rounds else wish.rounds
     target = Target(wish.epsilon, rounds, count, wish.delta, bound)
     usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
-    settings: dict[str, Any] = {"mechanism": name, "max_bits": wish.bits, "aggregation": summed}
+    settings: dict[str, Any] = {
+        "mechanism": name,
+        "max_bits": wish.bits,
+        "aggregation": summed,
+        "force": force,
+    }
     with progress(f"planning {name}: estimating") as status:
 
         def plans(**bounds: Any) -> list[Plan]:
@@ -63,15 +70,26 @@ def plan_and_print(
             chosen, asked = plans(most_error=error), f"error ÷ central at most {error:g}"
         else:
             try:
-                chosen, asked = plans(most_error=usual), f"error ÷ central at most {usual:.4g} (--error)"
+                chosen, asked = plans(most_error=usual), f"error ÷ central at most {usual:.4g}{_why(wish)}"
             except InfeasibleDesignError:
-                asked = f"all coordinates, as no plan has an error ÷ central of {usual:.4g}"
+                asked = f"all coordinates, as no plan has an error ÷ central of {usual:.4g}{_why(wish)}"
                 try:
                     chosen = [target.plan(wish.dimension, **settings)]
                 except InfeasibleDesignError:
                     return False
     _print_plans(console, chosen, asked)
     return True
+
+
+def _why(wish: Wish) -> str:
+    """Where the default bound on the error comes from."""
+    stay, honest = wish.survivors, wish.view.honest_count
+    if stay == honest:
+        return " (--error)"
+    return (
+        f" (--error; by default {_USUAL_ERROR:g} × {stay}/{honest}: {stay} clients stay, and only the noise "
+        f"of the {honest} honest ones among them counts)"
+    )
 
 
 def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
@@ -81,12 +99,22 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     """
     best = plans[0]
     target, view = best.target, best.statement.view
+    unsure, asking = best.if_all_honest is not best, target.num_clients
+    supposed = assumption(best.aggregation.corrupt(asking), best.aggregation.lost(asking), asking)
     columns = (
         Column("codes", "the width of a code before it is masked", words=True),
         Column("kept", "rotated coordinates that are sent, another random part in each round"),
-        Column("error ÷ central", OVER_CENTRAL + ", and what is lost with coordinates that are not sent"),
+        Column(
+            "error ÷ central",
+            f"{OVER_CENTRAL}, and what is lost with coordinates that are not sent; {supposed}",
+        ),
+        *([Column("all honest", ALL_HONEST)] if unsure else []),
         Column("noise ÷ signal", "the same error over the squared norm of an update at the L2 clip"),
-        Column("outlook", "what that means for training", words=True, dropped=2),
+        Column(
+            "run SNR",
+            "how far all rounds move the model, if their updates are at the L2 clip and point the same way, "
+            "in standard deviations of the noise",
+        ),
         Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
         Column("kB", "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys"),
         Column("handshake kB", "kilobytes of keys in both directions, unsigned, if no client is lost"),
@@ -96,8 +124,13 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     name = best.encoding.mechanism.name
     size = f"{target.rounds_in_words}, {counted(best.dimension, 'coordinate')}"
     title = f"{name} for {target.statement(view).brief}, {size}"
-    print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
-    say(console, f"The first plan: {best.verdict[0].lower()}{best.verdict[1:]}")
+    print_table(console, columns, [_cells(plan, unsure) for plan in plans], f"{title}; {asked}")
+    say(console, f"The first plan. {best.error_in_words} {best.verdict}")
+    say(
+        console,
+        "The L2 clip is 1 here. Give target.plan an l2_clip near the usual norm of an app's updates, which "
+        "'fl-privquant clip APP' measures: with a clip 10 times too large, noise is 10 times as large.",
+    )
     _print_simulation(console, best)
     say(console, "Run it in a Flower server app:")
     _print_copied(console, _lines(best))
@@ -133,22 +166,26 @@ def _print_simulation(console: Console, plan: Plan) -> None:
     _print_copied(console, [_command(plan, task)])
 
 
-def _cells(plan: Plan) -> list[str]:
+def _cells(plan: Plan, unsure: bool) -> list[str]:
     kept = plan.encoding.kept(plan.dimension)
-    ratio = plan.ratio_to_central
     spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
     return [
         counted(_bits(plan), "bit"),
         str(kept),
-        "-" if ratio is None else f"{ratio:.4f}",
+        _ratio(plan),
+        *([_ratio(plan.if_all_honest)] if unsure else []),
         f"{plan.noise_to_signal:.3g}",
-        plan.outlook,
+        f"{plan.signal_to_noise:.3g}",
         f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
         f"{plan.bytes_per_round / 1000.0:.4g}",
         _handshake(plan),
         plan.statement.epsilon_cell,
         f"{spread:.3g}",
     ]
+
+
+def _ratio(plan: Plan) -> str:
+    return "-" if plan.ratio_to_central is None else f"{plan.ratio_to_central:.4f}"
 
 
 def _handshake(plan: Plan) -> str:
@@ -216,7 +253,8 @@ def _lines(plan: Plan) -> list[str]:
     keep = f", keep={kept}" if kept < plan.dimension else ""
     unusual = ", ".join(f"{name}={value:.15g}" for name, value in _unusual_fractions(plan).items())
     summed = f", aggregation=pq.SecureSum({unusual})" if unusual else ""
-    mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={plan.max_bits}"
+    forced = ", force=True" if plan.learns_nothing else ""
+    mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={plan.max_bits}{forced}"
     bound = "" if target.participations is None else f", participations={target.participations}"
     apart = _rounds_apart(target)
     sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""

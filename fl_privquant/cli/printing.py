@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, SecureSum, Unit, ViewKind
+from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, SecureSum, Unit, ViewKind, Wish, plan
 from fl_privquant.cli.comparison import Compared, StuckSearch
 from fl_privquant.cli.flags import in_flags
-from fl_privquant.cli.layout import Column, print_table
-from fl_privquant.cohort import fewest_clients, honest_clients
+from fl_privquant.cli.layout import Column, print_table, progress
+from fl_privquant.cohort import assumption, fewest_clients, honest_clients
 from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
 
@@ -80,8 +81,8 @@ def print_statements(
     )
     print_table(console, columns, [_statement_cells(level) for level in levels], f"{name}: what its ε means")
     say(console, f"For {levels[-1].neighbours}. Assumes:")
-    for assumption in dict.fromkeys(assumed for level in levels for assumed in level.assumptions):
-        say(console, f"- {assumption}")
+    for assumed in dict.fromkeys(assumed for level in levels for assumed in level.assumptions):
+        say(console, f"- {assumed}")
     if too_few:
         say(
             console,
@@ -102,11 +103,28 @@ OVER_CENTRAL = (
     "updates at the L2 clip, what clipping coordinates cuts off included"
 )
 """The legend of the column "error ÷ central"."""
+ALL_HONEST = "error ÷ central of a plan for nobody corrupt or lost"
+"""The legend of the column "all honest"."""
 _CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
 
 
-def print_plan(console: Console, planned: PlannedDesigns) -> None:
-    """Print the designs that meet a target, why others do not, and what would help."""
+def plan_and_print_designs(console: Console, wish: Wish, names: Sequence[str], curve: bool) -> PlannedDesigns:
+    """Print the designs that meet a target, why others do not, and what would help; return them."""
+    with progress("planning") as status:
+        planned = plan(wish, names, curve, lambda name: status.update(f"planning {name}"))
+        names = [design.name for design in planned.designs if design.ratio_to_central is not None]
+        honest = {}
+        if names and wish.corrupt + wish.dropped:
+            everybody = dataclasses.replace(wish, corrupt=0, dropped=0)
+            tell = "planning {} for nobody corrupt or lost"
+            designs = plan(everybody, names, progress=lambda name: status.update(tell.format(name))).designs
+            honest = {design.name: f"{design.ratio_to_central:.4f}" for design in designs}
+    _print_designs(console, planned, honest)
+    return planned
+
+
+def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[str, str]) -> None:
+    """Print designs; ``honest`` has their errors, by name, if planned for nobody corrupt or lost."""
     wish = planned.wish
     target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, wish.view.stated, method="target")
     title = f"{target.unit}, view: {target.view}; target {target.figures}"
@@ -114,9 +132,13 @@ def print_plan(console: Console, planned: PlannedDesigns) -> None:
     columns = (
         Column("mechanism", words=True),
         Column("ε", PrivacyStatement.heading(wish.unit, wish.view.stated, "reached")),
-        Column("error ÷ central", OVER_CENTRAL)
+        Column(
+            "error ÷ central",
+            f"{OVER_CENTRAL}; {assumption(wish.corrupt, wish.dropped, wish.num_clients)}",
+        )
         if by_norm
         else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
+        *([Column("all honest", ALL_HONEST)] if honest else []),
         Column("bytes", "what one client sends in a round, without headers"),
         Column("certified ε", f"{_certified_legend()}; a client's max_epsilon must allow it"),
         Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True, dropped=2),
@@ -127,6 +149,7 @@ def print_plan(console: Console, planned: PlannedDesigns) -> None:
             design.name,
             design.statement.epsilon_cell,
             f"{design.ratio_to_central:.4f}" if by_norm else f"{design.mean_squared_error:.4g}",
+            *([honest.get(design.name, "-")] if honest else []),
             str(design.bytes_per_round),
             _certified_cell(design.mechanism),
             design.clip if design.norm_ratio is None else f"L2, L2/{design.norm_ratio:.4g}",

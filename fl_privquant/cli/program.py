@@ -35,8 +35,9 @@ def run(app: typer.Typer) -> None:
         interrupted(_RUN_AGAIN)
     except ClickException as error:
         context = error.ctx if isinstance(error, UsageError) else None
-        advice = "" if context is None else f"; see {context.command_path} --help"
-        fail(f"{error.format_message().rstrip('.')}{advice}")
+        told = error.format_message().rstrip(".")
+        advice = "" if context is None else f"see {context.command_path} --help"
+        fail("; ".join(filter(None, [told, advice])).replace("?; see", "? See"))
     except BrokenPipeError:
         # The reader of the output has closed it, as head does. What is left in the buffer is dropped.
         sys.stdout = None

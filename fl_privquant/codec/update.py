@@ -10,8 +10,10 @@ payload carries the trained arrays themselves, each in its own type: :attr:`Upda
 False, and the mean of decoded updates is the mean that plain federated averaging computes, bit for bit.
 
 **The vote.** With ``clip_quantile`` q one more coordinate follows those of the update: +clip if the clip
-holds at least a share q of them, else -clip. It is one more release of the same certified loss, and decodes
-without bias to the share of clients for which the clip is wide enough, by which the server adapts the clip.
+is wide enough, else -clip. It is wide enough if the norm of the update is within the L2 clip or, where there
+is no L2 clip, if a share q of the coordinates is within the clip. The vote is one more release of the same
+certified loss. It decodes without bias to the share of clients for which the clip is wide enough, by which
+the server adapts the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
 client's value, clipped to a range and scaled to [-clip, clip]. In large updates it is several coordinates
@@ -95,7 +97,8 @@ class UpdateCodec:
     rotation_seed: int = 0
     """Public seed of this round's rotation, if there is one, and of which coordinates are kept."""
     clip_quantile: float | None = None
-    """The share of coordinates that should lie within the clip, on which clients vote. None: no vote."""
+    """The share of coordinates that should lie within the clip, on which clients vote; with an L2 clip they
+    vote on the norm instead. None: no vote."""
     private_metrics: tuple[MetricRange, ...] = ()
     """Metrics that follow the update, each with the range that it is clipped to."""
 
@@ -237,6 +240,13 @@ class UpdateCodec:
     def clipped_share(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip changes. It depends on the data: not private."""
         return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
+
+    def norm_to_clip(self, new: Arrays, old: Arrays) -> float | None:
+        """The L2 norm of the step over the L2 clip, None without one. It depends on the data: not private."""
+        if self.encoding.l2_clip is None:
+            return None
+        step = np.asarray(self.layout.difference(new, old))
+        return float(np.linalg.norm(step)) / self.encoding.l2_clip
 
     def decode(self, payload: bytes) -> dict[str, Array]:
         """The estimated update in a payload, as arrays; see :attr:`carries_difference`."""
@@ -395,12 +405,17 @@ class UpdateCodec:
     def _encoded(
         self, vector: _Vector, rng: Randomness, threads: int, metrics: Mapping[str, Any]
     ) -> EncodedUpdate:
+        l2_clip = self.encoding.l2_clip
+        if self.votes and l2_clip is not None:
+            vector = np.asarray(vector)
+            wide_enough = float(np.linalg.norm(vector)) <= l2_clip
         prepared = self._prepared(vector)
         if self.num_extra:
             coordinates = np.asarray(prepared)
             extra = self._metric_positions(metrics)
             if self.votes and self.clip_quantile is not None:
-                wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
+                if l2_clip is None:
+                    wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
                 extra = np.append(extra, self.clip if wide_enough else -self.clip)
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
         return self._drawn(prepared, rng, threads)

@@ -137,6 +137,7 @@ class AdaptiveKeep(Policy):
                 max_bits=int(encoding.mechanism.bits_per_coordinate),
                 keep=kept,
                 aggregation=plan.aggregation,
+                force=True,
             )
         except InfeasibleDesignError:
             return None

@@ -30,7 +30,7 @@ from fl_privquant.flower.asked import Asked, only_arrays, taken
 from fl_privquant.flower.clear_replies import check_names, read_metrics, trains
 from fl_privquant.flower.client_ledger import ClientLedger, Share, ledger_path
 from fl_privquant.flower.node_token import node_encodes
-from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, Reply
+from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, METRIC_NORM, Reply
 from fl_privquant.flower.records import put, reply_to
 from fl_privquant.flower.refusals import refusal
 from fl_privquant.flower.supernode import on_supernode
@@ -119,8 +119,8 @@ class PrivQuantMod:
         and in replies to other messages. They are not private and not counted: none by default.
         ``private_metrics`` of the strategy need no permission.
     report_clipping
-        Whether to report the share of clipped coordinates to a server that asks. It depends on
-        the data and is not private: off by default.
+        Whether to report the share of clipped coordinates, and the norm of the update over the L2 clip, to a
+        server that asks. They depend on the data and are not private: off by default.
     seed
         Makes the codes reproducible, and privacy simulated: whoever knows the seed knows the noise.
         A number, or a function of the context that gives one or None. None: secure randomness. A seed is
@@ -279,6 +279,8 @@ class PrivQuantMod:
         measured[METRIC_FAILED] = 0.0
         if asked.request.report_clipping and self.report_clipping:
             passed[METRIC_CLIPPED] = codec.clipped_share(trained, asked.arrays)
+            if (ratio := codec.norm_to_clip(trained, asked.arrays)) is not None:
+                passed[METRIC_NORM] = ratio
         update = codec.encoded_difference(trained, asked.arrays, task.rng, self.threads, measured)
         # The last step, so that nothing can fail after it: an update must be sealed only once.
         return asked.seal(update), passed

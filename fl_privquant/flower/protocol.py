@@ -71,6 +71,7 @@ ARRAY_PAYLOAD: Final = "payload"
 METRIC_CLIPPED: Final = "privquant-clipped-share"
 METRIC_FAILED: Final = "privquant-failed"
 """The private metric that PrivQuantMod sets itself: 1 if the client had no usable update, else 0."""
+METRIC_NORM: Final = "privquant-norm-to-clip"
 # Not numpy's format: a payload that reaches a strategy without PrivQuantStrategy must not look like a model.
 STYPE_PAYLOAD: Final = "fl_privquant.payload"
 

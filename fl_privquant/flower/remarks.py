@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.errors import one_line
 
+# An L2 clip that is so many times as large or as small as the usual norm is worth a remark.
+_FAR = 10.0
 # How many nodes a line names one by one.
 _NAMED_NODES = 5
 # How many metrics a line names, and how many characters of each.
@@ -37,6 +40,25 @@ def kept_words(keep: int | float | None) -> str:
         return "all"
     amount = f"a share of {keep:g}" if isinstance(keep, float) else str(keep)
     return f"{amount}, a new random subset each round"
+
+
+def clip_remark(norm_to_clip: float | None, l2_clip: float | None) -> str:
+    """What to change if the usual norm of updates is far from the L2 clip; empty if it is not, or not known.
+
+    >>> clip_remark(2000.0, 0.001)
+    'the usual update has an L2 norm of 2, 2e+03 times the L2 clip of 0.001, and is cut to it; set l2_clip=2'
+    >>> clip_remark(0.5, 1.0), clip_remark(None, 1.0)
+    ('', '')
+    """
+    if norm_to_clip is None or l2_clip is None or not math.isfinite(norm_to_clip):
+        return ""
+    usual = f"the usual update has an L2 norm of {norm_to_clip * l2_clip:.2g}"
+    advice = f"; set l2_clip={norm_to_clip * l2_clip:.2g}" if norm_to_clip else ", so that nothing is learned"
+    if norm_to_clip > _FAR:
+        return f"{usual}, {norm_to_clip:.3g} times the L2 clip of {l2_clip:g}, and is cut to it{advice}"
+    if norm_to_clip < 1.0 / _FAR:
+        return f"{usual}, far below the L2 clip of {l2_clip:g}, which the noise is made for{advice}"
+    return ""
 
 
 def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> list[str]:

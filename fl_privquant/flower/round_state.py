@@ -18,7 +18,14 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import DecodedArray
 from fl_privquant.flower.exchange import Decoded, Opened
-from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_FAILED, RECORD_METRICS, Reply, Request
+from fl_privquant.flower.protocol import (
+    METRIC_CLIPPED,
+    METRIC_FAILED,
+    METRIC_NORM,
+    RECORD_METRICS,
+    Reply,
+    Request,
+)
 from fl_privquant.flower.records import LeanRecords, made, values_of
 from fl_privquant.flower.remarks import failure_lines
 from fl_privquant.flower.wrapping import mean_reply
@@ -205,11 +212,16 @@ def bytes_of(config: ConfigRecord) -> int:
     return sum(len(value) for value in config.values() if isinstance(value, bytes))
 
 
-def reported_share_clipped(metrics: list[Mapping[str, Any]]) -> float | None:
-    """The mean of the shares of clipped coordinates, if all clients report one."""
-    shares = [reported.get(METRIC_CLIPPED) for reported in metrics]
-    numbers = [share for share in shares if isinstance(share, float)]
-    return float(np.mean(numbers)) if numbers and len(numbers) == len(shares) else None
+def reported_clipping(metrics: list[Mapping[str, Any]]) -> tuple[float | None, float | None]:
+    """The mean share of clipped coordinates, and the median norm over the L2 clip, if all report them."""
+    share, norm = (_reported(metrics, name) for name in (METRIC_CLIPPED, METRIC_NORM))
+    return (float(np.mean(share)) if share else None), (float(np.median(norm)) if norm else None)
+
+
+def _reported(metrics: list[Mapping[str, Any]], name: str) -> list[float]:
+    """What clients report under a name; nothing, unless all of them report a number."""
+    numbers = [value for reported in metrics if isinstance(value := reported.get(name), float)]
+    return numbers if len(numbers) == len(metrics) else []
 
 
 def mean_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import Message
 from flwr.supercore import log
@@ -43,8 +43,8 @@ class RunAccount:
         self.sampling = sampling
         self._adaptive = as_policy(arguments.encoding).adaptive
         self._planned = None if arguments.plan is None else arguments.plan.target.num_clients
-        if arguments.plan is not None and arguments.plan.drowns_in_noise:
-            log(WARNING, "PrivQuant: %s", arguments.plan.verdict)
+        if arguments.plan is not None:
+            log(WARNING if arguments.plan.learns_nothing else INFO, "PrivQuant: %s", arguments.plan.verdict)
         self.ledger = FederationLedger()
         # The probability with which a client is in the present round, for whoever sees only the models.
         self._rate: float | None = None

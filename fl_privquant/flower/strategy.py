@@ -45,13 +45,14 @@ from fl_privquant.flower.exchange import Opened, check_wrapped, exchange_of
 from fl_privquant.flower.policies import Policy, as_policy
 from fl_privquant.flower.protocol import Reply, Request, is_request
 from fl_privquant.flower.remarks import (
+    clip_remark,
     failure_lines,
     kept_words,
     metric_lines,
     randomness_lines,
 )
 from fl_privquant.flower.round_record import OnRound, RoundRecord
-from fl_privquant.flower.round_state import FailedTraining, RoundState, bytes_of, reported_share_clipped
+from fl_privquant.flower.round_state import FailedTraining, RoundState, bytes_of, reported_clipping
 from fl_privquant.flower.run_account import RunAccount
 from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.mechanisms.base import Mechanism
@@ -98,7 +99,8 @@ class PrivQuantStrategy(StrategyWrapper):
     rotation_seed
         A public seed, from which the rotation of each round is derived.
     report_clipping
-        Whether to ask clients for the share of clipped coordinates, if they allow it. Not private.
+        Whether to ask clients for the share of clipped coordinates and for the norm of their update over the
+        L2 clip, if they allow it. Not private. A usual norm that is far from the L2 clip is logged.
     private_metrics
         Metrics that clients release through the mechanism, as coordinates that follow the update: the range
         of each by name, such as ``{"loss": (0.0, 4.0)}``. A client's value is clipped to it. They are counted
@@ -273,9 +275,11 @@ class PrivQuantStrategy(StrategyWrapper):
         last = self.ledger.last_release
         quantile = self.policy.clip_quantile
         if last is not None and quantile is not None and math.isfinite(last.mechanism.epsilon):
+            of_norm = "the norm of its update" if last.norms.l2 is not None else ""
+            within = of_norm or f"a share of {quantile:g} of its update's coordinates"
             lines.append(
-                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether a share "
-                f"of {quantile:g} of its update's coordinates lies within the clip"
+                f"one of the {last.dimension} coordinates is the client's vote on the clip: whether {within} "
+                "lies within the clip"
             )
         lines += metric_lines(self.private_metrics, self.uncounted)
         lines += [f"privacy is simulated: {reason}" for reason in [self.aggregation.simulated] if reason]
@@ -418,7 +422,10 @@ class PrivQuantStrategy(StrategyWrapper):
         return opened
 
     def _tell(self, current: RoundState, replies: list[Reply], wrapped: int | None, opened_at: float) -> None:
-        """Hand the record of the round to the listener, if there is one."""
+        """Hand the record of the round to the listener, if there is one; warn of a clip that is far off."""
+        share_clipped, norm_to_clip = reported_clipping([reply.metrics for reply in replies])
+        if remark := clip_remark(norm_to_clip, current.codec.encoding.l2_clip):
+            log(WARNING, "PrivQuant: round %d, %s", current.request.round, remark)
         if self.on_round is None:
             return
         survivors, num_asked = len(replies), len(current.asked)
@@ -433,7 +440,8 @@ class PrivQuantStrategy(StrategyWrapper):
             view=self.ledger.last_view,
             statements=tuple(self.statements(refine=False)),
             spent=self._account.spent(),
-            share_clipped=reported_share_clipped([reply.metrics for reply in replies]),
+            share_clipped=share_clipped,
+            norm_to_clip=norm_to_clip,
             wrapped_sums=wrapped,
             seconds_clients=opened_at - current.asked_at,
             seconds_aggregate=time.perf_counter() - opened_at,

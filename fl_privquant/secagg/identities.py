@@ -170,17 +170,17 @@ def new_identity(path: Path) -> bytes:
 def read_identity(path: Path) -> Ed25519PrivateKey:
     """The key in a file that :func:`new_identity` wrote; refused if others can read the file."""
     text = _read(path, "fl-privquant identity new")
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if os.name == "posix" and mode & 0o077:
-        raise InvalidSpecError(f"{path}: mode {mode:o}, others can read this key; run 'chmod 600 {path}'")
     try:
         key = serialization.load_pem_private_key(text, password=None)
     except (ValueError, TypeError) as error:
         raise InvalidSpecError(
-            f"{path}: no private key in PEM, as 'fl-privquant identity new' writes"
+            f"{path}: no private key in PEM; give a file that 'fl-privquant identity new' wrote"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidSpecError(f"{path}: {type(key).__name__}, expected an Ed25519 key")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name == "posix" and mode & 0o077:
+        raise InvalidSpecError(f"{path}: mode {mode:o}, others can read this key; run 'chmod 600 {path}'")
     return key
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from fl_privquant import checks
 from fl_privquant.codec.array_choice import ArrayChoice
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     # Importing Flower takes a second, which reading a configuration need not.
     from fl_privquant.accounting import Plan
     from fl_privquant.flower.policies import Policy
+
+_Encoded = TypeVar("_Encoded", "Encoding | Policy", "Plan | Policy")
 
 # Former groups of keys, and where their keys are now.
 _RENAMED = {
@@ -39,7 +41,9 @@ class ClipPolicyConfig(Keys):
     Parameters
     ----------
     name
-        ``constant`` (encoding.clip), or ``quantile`` (encoding.clip at first, then a private quantile).
+        ``constant`` (encoding.clip and encoding.l2_clip); ``quantile`` (these at first, then a private
+        quantile); or, with a target, ``pilot``: the L2 clip is the median norm of the first updates of some
+        clients, which are measured without protection.
     coordinate_quantile
         Share of a client's coordinates that should lie within the clip.
     client_quantile
@@ -50,14 +54,14 @@ class ClipPolicyConfig(Keys):
 
     path: ClassVar[str] = "encoding.clip_policy"
 
-    name: Annotated[str, checks.one_of("constant", "quantile")] = "constant"
+    name: Annotated[str, checks.one_of("constant", "quantile", "pilot")] = "constant"
     coordinate_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.99
     client_quantile: Annotated[float, checks.number_in("(0, 1)")] = 0.5
     rate: Annotated[float, checks.positive] = 0.2
 
-    def applied(self, encoding: Encoding | Policy) -> Encoding | Policy:
-        """The encoding, with the clip of each round."""
-        if self.name == "constant":
+    def applied(self, encoding: _Encoded) -> _Encoded | Policy:
+        """The encoding or plan, with the clip of each round."""
+        if self.name != "quantile":
             return encoding
         from fl_privquant.flower import QuantileClip
 
@@ -232,6 +236,13 @@ class EncodingConfig(Keys):
         clip = (l2_clip or 1.0) if self.clip is None else self.clip
         encoding = Encoding(mechanism, clip, l2_clip, bool(self.rotate), self.keep)
         return self.clip_policy.applied(self.keep_policy.applied(self.bits_policy.applied(encoding, design)))
+
+    def followed(self, plan: Plan) -> Plan | Policy:
+        """The plan of a run with a target, or the policy that begins with it."""
+        changes = self.changes
+        if set(changes.values()) == {"quantile", "adaptive"}:
+            raise InvalidSpecError(f"{' and '.join(changes)}: a plan has room for one of them; leave one out")
+        return self.clip_policy.applied(self.keep_policy.followed(plan))
 
 
 def _check_schedule(

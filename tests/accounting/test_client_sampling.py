@@ -168,7 +168,9 @@ def test_a_target_counts_the_rounds_that_a_client_takes_part_in() -> None:
     assert "10 of 100 rounds of 50 clients" in str(bounded)
     with pytest.raises(InvalidSpecError, match="participations: 0 is not"):
         Target(8.0, 10, 50, participations=0)
-    assert Target(8.0, 10, 50, participations=20).counted_rounds == 10
+    with pytest.raises(InvalidSpecError, match=r"participations: 20 of 10 rounds; give at most 10"):
+        Target(8.0, 10, 50, participations=20)
+    assert Target(8.0, 10, 50, participations=10).counted_rounds == 10
 
 
 def test_a_sampling_that_breaks_what_a_plan_counts_on_is_refused() -> None:

@@ -56,10 +56,20 @@ def test_views_units_and_adversaries_matter() -> None:
 
 def test_local_mechanisms_need_no_sum() -> None:
     wish = Wish(num_clients=10, dimension=20, rounds=1, epsilon=4.0, in_sum=False)
-    found = plan(wish, ("gaussian", "one_bit"))
-    assert {each.name for each in found.designs} == {"gaussian", "one_bit"}
-    summed = plan(dataclasses.replace(wish, in_sum=True), ("gaussian",))
-    assert "gaussian" in summed.missing
+    found = plan(wish, ("sqkr", "one_bit"))
+    assert {each.name for each in found.designs} == {"sqkr", "one_bit"}
+    summed = plan(dataclasses.replace(wish, in_sum=True), ("sqkr",))
+    assert "sqkr" in summed.missing
+
+
+@pytest.mark.parametrize("name", ["laplace", "gaussian", "privunit"])
+def test_a_mechanism_for_real_numbers_meets_no_target(name: str) -> None:
+    wish = Wish(num_clients=10, dimension=20, rounds=1, epsilon=4.0, in_sum=False)
+    found = plan(wish, (name,))
+    assert not found.designs
+    assert "its ε holds for exact real numbers only" in found.missing[name]
+    # Another target would not help.
+    assert found.advice is None
 
 
 def test_vector_mechanisms_are_planned_by_the_round() -> None:

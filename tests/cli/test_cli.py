@@ -68,7 +68,19 @@ def test_design_then_audit(tmp_path: Path) -> None:
         (["design", "optm", "--epsilon", "1", "--set", "family"], "expected key=value"),
         (["compare", "--bits", "2", "--levels", "4"], "give one of the two"),
         (["compare", "--bits", "0"], "'--bits': 0 is not in the range"),
-        (["audit", "nowhere.pqm"], "no such file"),
+        (["audit", "nowhere.pqm"], "nowhere.pqm: there is no such file; give a file that"),
+        (["audit", "."], ".: is a folder; give a file that 'fl-privquant design NAME --output FILE' wrote"),
+        (["audit", __file__], "expected b'PQMECH'; give a file that 'fl-privquant design"),
+        (["identity", "show", __file__], "no private key in PEM; give a file that 'fl-privquant"),
+        (["desing", "optm"], "command 'desing'. Did you mean 'design'? See fl-privquant --help"),
+        (["plan", "--delta", "0.5"], "--delta: 0.5 is outside 0..0.01, the smaller of 0.01 and 1 / 100"),
+        (["plan", "--delta", "0.5", "--local"], "--delta: 0.5 is outside"),
+        (["plan", "--delta", "0.005", "--clients", "1000"], "--delta: 0.005 is outside 0..0.001"),
+        (["statement", "--delta", "0.5"], "--delta: 0.5 is outside"),
+        (["plan", "--participations", "20", "--rounds", "10"], "--participations: 20 of 10 rounds; give"),
+        (["statement", "--file", "x.pqm", "--epsilon", "3"], "--epsilon: the mechanism in --file"),
+        (["statement", "--file", "x.pqm", "--bits", "3", "--mechanism", "rqm"], "--bits, --mechanism: the"),
+        (["plan", "--epsilon", "0.01"], "nothing will be learned. Take more clients or a larger"),
     ],
 )
 def test_user_errors_are_messages_not_tracebacks(
@@ -80,6 +92,7 @@ def test_user_errors_are_messages_not_tracebacks(
     shown = capsys.readouterr().err
     assert stopped.value.code == 2
     assert message in shown
+    assert shown.lower().count("did you mean") <= 1
     assert "Traceback" not in shown
 
 
@@ -88,7 +101,7 @@ def test_an_error_of_ours_is_a_message_and_exit_code_2() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: nowhere.pqm: no such file")
+    assert done.stderr.startswith("error: nowhere.pqm: there is no such file")
     assert done.stderr.count("\n") == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ PLANNED = {
     "other shares": ("--clients", "20", "--dimension", "30", "--rounds", "2", "--corrupt-fraction", "0"),
     "two clients": (
         *("--clients", "2", "--dimension", "30", "--rounds", "2"),
-        *("--corrupt-fraction", "0", "--dropout-fraction", "0"),
+        *("--corrupt-fraction", "0", "--dropout-fraction", "0", "--force"),
     ),
     "a noisy mechanism": (
         *("--clients", "20", "--dimension", "30", "--rounds", "2"),
@@ -199,7 +200,7 @@ def test_the_fewest_clients_of_a_sum(fractions: tuple[float, float]) -> None:
 
 
 ONES = (
-    ("plan", "--clients", "5", "--rounds", "1", "--dimension", "1", "--bits", "1"),
+    ("plan", "--clients", "5", "--rounds", "1", "--dimension", "1", "--bits", "1", "--force"),
     ("plan", "--clients", "1", "--rounds", "1", "--dimension", "1", "--local", "--mechanism", "one_bit"),
     ("plan", "--epsilon", "0.001", "--clients", "1", "--rounds", "1", "--local", "--mechanism", "one_bit"),
     ("statement", "--clients", "1", "--rounds", "1", "--dimension", "1", "--mechanism", "one_bit"),
@@ -215,3 +216,50 @@ def test_one_is_not_printed_in_the_plural(arguments: tuple[str, ...]) -> None:
     # "1 bits" of a code are a column of numbers; a unit or noun after a one is not.
     many = re.findall(r"(?<![\d.,/^-])1 (?:clients|rounds|coordinates|bits|levels|bytes|nodes)\b", shown)
     assert not many, shown
+
+
+SMALL = ("--clients", "20", "--rounds", "2", "--dimension", "30")
+
+
+def test_errors_are_printed_with_what_they_assume_and_for_nobody_corrupt_or_lost() -> None:
+    """Figures once assumed a tenth of each without saying so, and nothing explained the default bound."""
+    out = run("plan", *SMALL)
+    shown = " ".join(out.split())
+    assert "1.238 (--error; by default 1.1 × 18/16: 18 clients stay, and only" in shown
+    assert "not sent; if 2 of 20 clients are corrupt and 2 are lost." in shown
+    plan = pasted(out)["plan"]
+    trusting = plan.target.plan(
+        plan.dimension,
+        mechanism=plan.encoding.mechanism.name,
+        max_bits=plan.max_bits,
+        keep=plan.encoding.keep,
+        aggregation=pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0),
+    )
+    row = next(line.split() for line in out.splitlines() if re.match(r" *\d bits? ", line))
+    assert row[3:5] == [f"{plan.ratio_to_central:.4f}", f"{trusting.ratio_to_central:.4f}"]
+    assert plan.error_in_words in shown
+    everybody = " ".join(run("plan", *SMALL, "--corrupt-fraction", "0", "--dropout-fraction", "0").split())
+    assert " 1.1 (--error)" in everybody
+    assert "all honest" not in everybody
+    assert "noise, if nobody is corrupt or lost." in everybody
+
+
+def test_lists_of_designs_give_both_errors_too() -> None:
+    out = run("plan", *SMALL, "--compare", "--mechanism", "one_bit")
+    row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["one_bit"])
+    target = pq.Target(epsilon=8.0, rounds=2, num_clients=20)
+    plan = target.plan(30, mechanism="one_bit")
+    assert row[2:4] == [f"{plan.ratio_to_central:.4f}", f"{plan.if_all_honest.ratio_to_central:.4f}"]
+    assert "included; if 2 of 20 clients are corrupt and 2 are lost." in " ".join(out.split())
+
+
+def test_the_page_on_plans_has_the_errors_that_its_plan_prints() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/pages/plan.md").read_text().split())
+    assert "pq.Target(epsilon=8.0, delta=1e-5, rounds=10, num_clients=100)" in page
+    plan = pq.Target(epsilon=8.0, delta=1e-5, rounds=10, num_clients=100).plan(dimension=900, l2_clip=1.0)
+    errors = (
+        f"the plan above has {plan.ratio_to_central:.4g} times a trusted server's error if 10 of 100 clients "
+        f"are corrupt and 10 are lost, and {plan.if_all_honest.ratio_to_central:.4g} times if it is planned"
+    )
+    assert errors in page
+    assert "1.1 × 90/80 = 1.238" in page

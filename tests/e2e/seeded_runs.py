@@ -97,7 +97,9 @@ def outcome(run: str, *more: str) -> dict[str, Any]:
 
 def same(one: dict[str, Any], other: dict[str, Any], models: bool = True) -> bool:
     """Whether two outcomes agree."""
-    close = [math.isclose(*pair, rel_tol=1e-9) for pair in zip(one["epsilons"], other["epsilons"], strict=True)]
+    close = [
+        math.isclose(*pair, rel_tol=1e-9) for pair in zip(one["epsilons"], other["epsilons"], strict=True)
+    ]
     keys = ("statements", "model") if models else ("statements",)
     return all(close) and all(one[key] == other[key] for key in keys)
 

@@ -32,6 +32,7 @@ from fl_privquant.flower import (
 from fl_privquant.flower.client_ledger import ClientLedger
 from fl_privquant.flower.engines import Federation, InlineEngine
 from fl_privquant.flower.protocol import Request
+from fl_privquant.secagg import ClientPolicy
 from tests.flower.apps import SEED, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -92,14 +93,69 @@ def test_a_clip_that_ignores_the_votes_does_not_settle_there() -> None:
     assert abs(math.log(settled_clip(Deaf(Encoding(OPTM, 10.0)), vectors, rounds=30) / wanted)) > 1.0
 
 
-def test_votes_are_about_the_rotated_and_shortened_update() -> None:
-    """A few huge coordinates set no clip once they are spread over all."""
-    vectors = np.zeros((20, 256), np.float32)
-    vectors[:, 7] = 1.0
-    encoding = Encoding(OPTM, 1.0, l2_clip=0.5, rotate=True)
-    clip = settled_clip(QuantileClip(encoding, rate=0.5), vectors, rounds=60)
-    # A rotated coordinate is close to normal: the 0.99 quantile of its absolute value is 2.576 deviations.
-    assert clip == pytest.approx(2.576 * 0.5 / math.sqrt(256), rel=0.3)
+@pytest.mark.parametrize("keep", [None, 0.5])
+@pytest.mark.parametrize("initial", [1e-3, 1e3])
+def test_an_l2_clip_settles_at_the_median_norm(initial: float, keep: float | None) -> None:
+    """Both clips change by powers of two, so that their ratio, and with it the release, stays the same."""
+    vectors = updates_of_all_clients()
+    wanted = np.median(np.linalg.norm(vectors, axis=1))
+    encoding = Encoding(OPTM, 0.2 * initial, l2_clip=initial, rotate=True, keep=keep)
+    policy = QuantileClip(encoding, rate=0.6)
+    clip = settled_clip(policy, vectors, rounds=120)
+    assert abs(math.log2(5.0 * clip / wanted)) < 0.75
+    layout = Layout.of({"update": vectors[0]})
+    releases = set()
+    for factor in (1.0, 0.37, 3.0, 1e-4, 1e5):
+        policy.clip = encoding.clip * factor
+        changed = policy(1)
+        assert changed.clip / changed.l2_clip == 0.2
+        assert math.log2(changed.clip / encoding.clip).is_integer()
+        releases.add(Request(1, changed, clip_quantile=0.5).release(layout).text)
+    assert len(releases) == 1
+
+
+@pytest.mark.parametrize("keep", [None, 60])
+def test_an_adaptive_clip_follows_norms_within_the_target_of_a_plan(keep: int | None) -> None:
+    """The clip starts 1000 times too small; all planned rounds are run, at the planned cost."""
+    rounds, clients = 12, 12
+    everybody = SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
+    plan = pq.Target(epsilon=80.0, rounds=rounds, num_clients=clients).plan(
+        DIMENSION, l2_clip=1e-3, keep=keep, aggregation=everybody
+    )
+    clips: list[float] = []
+    policy = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
+    mods = [SecureAggregationMod(policy), PrivQuantMod(max_epsilon=math.inf, seed=SEED)]
+    step = np.full(DIMENSION, 1.0 / math.sqrt(DIMENSION), np.float32)
+    client = client_app(mods, train_with=lambda arrays, *place: {"update": arrays["update"] + step})
+    strategy = PrivQuantStrategy(
+        fedavg(),
+        QuantileClip(plan, rate=2.0),
+        on_round=lambda record: clips.append(float(record.encoding.l2_clip or 0.0)),
+    )
+    server = server_app(lambda: strategy, rounds, {"update": np.zeros(DIMENSION, np.float32)})
+    InlineEngine().run(server, client, Federation(num_clients=clients))
+    assert len(clips) == rounds
+    assert clips[0] == 1e-3
+    assert 0.1 < np.median(clips[-4:]) < 10.0
+    assert strategy.ledger.statement(1e-5, in_sum=True).epsilon <= 80.0
+    (line,) = [line for line in strategy.privacy_statement() if "vote" in line]
+    assert "whether the norm of its update lies within the clip" in line
+    # Negative control: with the vote, the plan without room for it ends early.
+    tight = PrivQuantStrategy(fedavg(), _Voting(plan))
+    InlineEngine().run(
+        server_app(lambda: tight, rounds, {"update": np.zeros(DIMENSION, np.float32)}),
+        client,
+        Federation(num_clients=clients),
+    )
+    assert len(tight.survivors) < rounds
+
+
+class _Voting(QuantileClip):
+    """A plan with a vote that it has no room for."""
+
+    def __init__(self, plan: pq.Plan) -> None:
+        super().__init__(plan.encoding)
+        self._plan = plan
 
 
 @pytest.mark.parametrize(

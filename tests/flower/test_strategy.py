@@ -20,7 +20,7 @@ from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
 from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import METRIC_CLIPPED
+from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_NORM
 from tests.flower.apps import (
     CLIP,
     SEED,
@@ -121,6 +121,28 @@ def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked
     assert (METRIC_CLIPPED in metrics) == (asked and allowed)
     if asked and allowed:
         assert 0.5 < metrics[METRIC_CLIPPED] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("l2_clip", "allowed", "words"),
+    [
+        (0.25, True, ""),
+        (1e-3, True, "times the L2 clip of 0.001, and is cut to it; set l2_clip=0.2"),
+        (1e3, True, "far below the L2 clip of 1000, which the noise is made for; set l2_clip=0.2"),
+        (1e3, False, ""),
+    ],
+)
+def test_an_l2_clip_that_is_far_off_is_logged_if_clients_report(
+    mechanism, l2_clip, allowed, words, flower_log
+):
+    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
+    encoding = Encoding(mechanism, l2_clip, l2_clip, rotate=True)
+    strategy = PrivQuantStrategy(fedavg(), encoding, report_clipping=True)
+    run(strategy, client)
+    assert ("the usual update has an L2 norm of 0.2" in flower_log.text) == bool(words)
+    assert words in flower_log.text
+    named = [line for line in strategy.privacy_statement() if METRIC_NORM in line]
+    assert bool(named) == allowed
 
 
 def test_the_encoding_can_be_a_function_of_the_round(mechanism):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Budget, Plan, Target
+from fl_privquant.accounting import Accountant, Budget, Norms, Plan, Release, Target
 from fl_privquant.errors import BudgetExhaustedError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
@@ -115,7 +116,7 @@ def test_a_target_binds_whatever_the_mechanism_aggregation_and_number_of_clients
 ) -> None:
     # How many bits the plan may choose from is of no importance here, and each is a search for a design.
     fewer = {"max_bits": 1} if mechanism == "optm" else {}
-    planned = plan(40.0, clients, mechanism=mechanism, aggregation=aggregation, **fewer)
+    planned = plan(40.0, clients, mechanism=mechanism, aggregation=aggregation, force=True, **fewer)
     strategy, _ = run(planned)
     assert all(strategy.survivors[number] == clients for number in (1, 2, 3))
     assert 0.15 * 40.0 < spent(strategy) <= planned.statement.epsilon * (1.0 + 1e-9) <= 40.0
@@ -161,13 +162,73 @@ def test_fewer_clients_than_planned_are_warned_of_and_stay_within_the_target(flo
 
 
 def test_a_target_under_which_nothing_is_learnt_is_warned_of(flower_log: Any) -> None:
-    PrivQuantStrategy(FedAvg(), plan(epsilon=60.0))
-    assert flower_log.text == ""
-    hopeless = plan(epsilon=0.001)
-    assert hopeless.drowns_in_noise
+    good = plan(epsilon=60.0)
+    PrivQuantStrategy(FedAvg(), good)
+    assert good.verdict in flower_log.text
+    assert "nothing will be learned" not in flower_log.text
+    hopeless = plan(epsilon=0.001, force=True)
     PrivQuantStrategy(FedAvg(), hopeless)
     assert hopeless.verdict in flower_log.text
-    assert "Only easy tasks still learn from that: simulate yours, or take more clients" in flower_log.text
+    assert "fewer than 2: nothing will be learned. Take more clients or a larger epsilon." in flower_log.text
+
+
+@pytest.mark.parametrize("options", [{}, {"most_error": 1.5}, {"most_kilobytes": 1.0}])
+def test_a_plan_from_which_nothing_is_learnt_is_refused_unless_forced(options: dict[str, Any]) -> None:
+    words = r"epsilon: 0.01 for 3 rounds of 20 clients: In each.*nothing will be learned.*set force=True"
+    with pytest.raises(InvalidSpecError, match=words):
+        plan(epsilon=0.01, **options)
+    assert plan(epsilon=0.01, force=True, **options).learns_nothing
+
+
+def test_the_words_about_noise_have_no_cliff() -> None:
+    """Targets that hardly differ have sentences that differ in their figures only, down to the refusal."""
+    plans = [plan(epsilon=6.0 * 0.97**step, force=True) for step in range(0, 120, 8)]
+    shapes = [re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", made.verdict) for made in plans]
+    learning = [shape for shape, made in zip(shapes, plans, strict=True) if not made.learns_nothing]
+    assert len(set(learning)) == 1
+    assert 2 <= len(learning) < len(plans)
+    assert all(made.learns_nothing == (made.signal_to_noise < 2.0) for made in plans)
+    assert all(("nothing will be learned" in made.verdict) == made.learns_nothing for made in plans)
+
+
+def test_the_signal_of_a_run_is_what_its_rounds_add_up_to() -> None:
+    """By simulation: the sum of all rounds along the updates' direction, over the noise in it."""
+    planned = plan(epsilon=60.0)
+    _, model = run(planned)
+    noise = math.sqrt(3 * planned.mean_squared_error)
+    along = float(model.sum()) / math.sqrt(DIMENSION)
+    assert along / noise == pytest.approx(planned.signal_to_noise, abs=6.0)
+    assert planned.signal_to_noise == pytest.approx(3.0 / noise)
+
+
+def test_errors_say_what_they_assume_and_give_both_figures() -> None:
+    careful = plan()
+    trusting = plan(aggregation=SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0))
+    words = (
+        f"Its squared error is {careful.ratio_to_central:.4g} times that of a trusted server that adds "
+        f"Gaussian noise, if 2 of 20 clients are corrupt and 2 are lost; planned for nobody corrupt or lost, "
+        f"it would be {trusting.ratio_to_central:.4g} times."
+    )
+    assert words in str(careful)
+    assert careful.ratio_to_central > 1.05 * trusting.ratio_to_central
+    assert "noise, if nobody is corrupt or lost." in str(trusting)
+    assert trusting.if_all_honest is trusting
+    assert "trusted server" not in str(plan(40.0, mechanism="one_bit", aggregation=PerClient()))
+
+
+def test_extra_coordinates_are_within_the_target() -> None:
+    """A plan with room for votes or metrics costs what it says with them, and more than that without room."""
+    planned = plan(mechanism="one_bit")
+    with_room = planned.with_extras(3)
+    assert with_room.statement.epsilon <= 6.0
+    spent = []
+    for made in (planned, with_room):
+        encoding = made.encoding
+        norm = math.hypot((encoding.l2_bound(DIMENSION) or 0.0) / encoding.clip, math.sqrt(3))
+        view = made.aggregation.view(CLIENTS)
+        release = Release(encoding.mechanism, DIMENSION + 3, view, norms=Norms(l2=norm))
+        spent.append(Accountant({release: 3}).statement(1e-5).epsilon)
+    assert spent[1] <= 6.0 < spent[0]
 
 
 def test_as_many_as_planned_may_be_lost() -> None:

@@ -149,6 +149,8 @@ def test_a_record_says_what_the_round_did(mechanism, secure):
         assert each.bytes_down == CLIENTS * (model + len(mechanism.to_bytes()))
         assert each.view.is_local != secure
         assert 0.0 <= each.share_clipped < 1.0
+        # Steps of 25 coordinates with a deviation of 0.05, and an L2 clip of 0.5.
+        assert 0.3 < each.norm_to_clip < 0.7
         assert each.wall_seconds >= each.seconds_clients > 0.0
         assert each.seconds_aggregate > 0.0
     assert records[-1].statements == tuple(strategy.statements(refine=False))
@@ -161,7 +163,7 @@ def test_a_share_that_clients_do_not_report_is_not_made_up(mechanism):
     records = []
     strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, report_clipping=True, on_round=records.append)
     run(strategy)
-    assert records[0].share_clipped is None
+    assert records[0].share_clipped is records[0].norm_to_clip is None
 
 
 def test_failed_rounds_have_records_too(mechanism):

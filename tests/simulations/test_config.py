@@ -125,7 +125,7 @@ def test_every_mechanism_has_a_file_that_designs() -> None:
     "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
 )
 def test_every_file_composes(path: Path) -> None:
-    needs_target = (*FOR_TARGETS, "keep_adaptive")
+    needs_target = (*FOR_TARGETS, "keep_adaptive", "pilot")
     target = ["privacy.epsilon=8", "secagg=on"] if path.stem in needs_target else []
     config = composed(f"{path.parent.name}={path.stem}", *target)
     assert RunConfig.from_mapping(config.to_mapping()) == config

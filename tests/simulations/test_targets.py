@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -33,6 +35,7 @@ SPENT_TOO_MUCH = [
     ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=5", "encoding=rotated"),
     ("mechanism=optm", "secagg=on", "federation.rounds=5"),
 ]
+CENTRAL = ["privacy.epsilon=8", "mechanism=central_gaussian"]
 FOR_SUMS = ["privacy.epsilon=8", "secagg=on", "mechanism=optm_aggregate"]
 ODD = [
     ("mechanism=one_bit", "federation.rounds=2", "federation.num_clients=25", "secagg=on"),
@@ -47,6 +50,8 @@ ODD = [
         "encoding.clip=0.2",
         "encoding.l2_clip=0.7",
     ),
+    ("mechanism=optm_aggregate", "federation.rounds=4", "secagg=on", "encoding=quantile"),
+    ("mechanism=one_bit", "federation.rounds=2", "federation.num_clients=7", "encoding=quantile"),
 ]
 
 
@@ -73,7 +78,12 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
         (["privacy.epsilon=8", "mechanism.epsilon=1"], "set only one of them"),
         (["privacy.epsilon=8", "privacy.budget=8"], "privacy.budget"),
         (["privacy.epsilon=8", "encoding.rotate=false"], "encoding.rotate"),
-        (["privacy.epsilon=8", "encoding=quantile"], "encoding.clip_policy.name: quantile"),
+        ([*CENTRAL, "encoding=quantile"], "encoding.clip_policy.name: quantile"),
+        (["encoding=pilot"], "pilot finds the L2 clip of a plan; set privacy.epsilon"),
+        (
+            ["privacy.epsilon=8", "encoding=pilot", "encoding.l2_clip=1"],
+            "pilot, but encoding.l2_clip is given",
+        ),
         (["privacy.epsilon=8", "encoding=schedule"], "encoding.bits_policy.name: schedule"),
         (["privacy.epsilon=8", "mechanism=none"], "protects nothing"),
         (["privacy.epsilon=8", "mechanism=stochastic"], "protects nothing"),
@@ -86,6 +96,41 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
 def test_what_contradicts_a_target_is_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(InvalidSpecError, match=words):
         config_of(*overrides)
+
+
+@pytest.mark.parametrize(("l2_clip", "words"), [(1e-3, "and is cut to it; set l2_clip="), (1e3, "far below")])
+def test_a_clip_that_is_far_off_is_said(
+    l2_clip: float, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [*FOR_SUMS, "federation.rounds=2", f"output={tmp_path}"]
+    execute(config_of(*overrides, "encoding.l2_clip=1"))
+    assert "the usual update" not in " ".join(capfd.readouterr().err.split())
+    execute(config_of(*overrides, f"encoding.l2_clip={l2_clip}"))
+    shown = " ".join(capfd.readouterr().err.split())
+    assert "the usual update has an L2 norm of" in shown
+    assert words in shown
+
+
+@pytest.mark.parametrize("overrides", [FOR_SUMS, CENTRAL])
+def test_a_pilot_sets_the_clip_and_is_named_in_the_statement(overrides: list[str], tmp_path: Path) -> None:
+    """The clip is the median norm of the first updates, which a run with that clip confirms."""
+    config = config_of(*overrides, "encoding=pilot", "federation.rounds=2", f"output={tmp_path}")
+    summary = execute(config)
+    directory = RunDirectory.of(config).path
+    text = (directory / "provenance.json").read_text()
+    found = re.search(
+        r"not counted in any figure: the L2 clip of (\S+) is the median norm of the first updates of 20 "
+        r"clients, measured by a pilot without protection",
+        text,
+    )
+    assert found is not None
+    rows = pd.read_parquet(directory / "rounds.parquet")
+    assert rows["norm_to_clip"].iloc[1] == pytest.approx(1.0, abs=0.06)
+    assert summary["round"] == 2
+    # Negative control: the default clip is another one.
+    plain = config_of(*overrides, "federation.rounds=2", f"output={tmp_path}")
+    execute(plain)
+    assert pd.read_parquet(RunDirectory.of(plain).path / "rounds.parquet")["norm_to_clip"].iloc[1] > 1.1
 
 
 def test_too_few_clients_for_a_sum_are_named(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client.mod.utils import make_ffn
+from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.run import Run
@@ -125,3 +128,18 @@ def _twin(record: Any, values: dict[str, Any]) -> Any:
 def dump_records(records: RecordDict) -> bytes:
     """The records in Flower's own wire format."""
     return cast(bytes, recorddict_to_proto(records).SerializeToString())
+
+
+def without_mods(app: ClientApp, kinds: tuple[type, ...]) -> ClientApp:
+    """A client app with the same functions, but without its mods of these kinds."""
+    bare = ClientApp()
+    bare._lifespan = app._lifespan
+    for name, call in app._registered_funcs.items():
+        mods = []
+        # Each mod is wrapped around the next function, and both are in the closure.
+        while set(call.__code__.co_freevars) == {"_ffn", "_mod"}:
+            closure = inspect.getclosurevars(call).nonlocals
+            mods.append(closure["_mod"])
+            call = closure["_ffn"]
+        bare._registered_funcs[name] = make_ffn(call, [mod for mod in mods if not isinstance(mod, kinds)])
+    return bare

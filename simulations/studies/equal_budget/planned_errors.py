@@ -79,6 +79,7 @@ def error_row(
             max_bits=bits,
             clip=clip,
             aggregation=SecureSum(0.0, 0.0),
+            force=True,
             # Otherwise integer noise would choose its own number of lattice points.
             levels=levels,
         )
