@@ -97,7 +97,7 @@ from fl_privquant.array_types import Floats
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.normal import gaussian_delta
 from fl_privquant.loss.normal_pairs import spare_for
-from fl_privquant.loss.response import gaussian_loss
+from fl_privquant.loss.response import NormalLoss, gaussian_loss
 from fl_privquant.loss.rounding_noise import RoundingNoise
 
 # The logarithm of the factors of step 3, for each draw: 4 z, with z = 2.1 exp(-8 pi^2).
@@ -123,7 +123,7 @@ def fraction_gap(num_honest: int, deviation: float) -> float:
     """The eta of the lemma for shares of that ``deviation``, in units of the spacing, rounded up.
 
     >>> f"{fraction_gap(100, 1.2):.1e}", f"{fraction_gap(100, 1.5):.1e}"
-    ('1.0e-10', '1.6e-17')
+    ('1.2e-10', '1.6e-17')
     """
     return 0.0 if num_honest < 2 else _fraction_gap(num_honest, deviation)
 
@@ -171,6 +171,13 @@ class RoundedShares:
         return math.inf if gap >= 1.0 else 2.0 * math.atanh(gap) * _FLOAT_ROOM + drawn
 
     def losses(self, distance: float, dimension: int) -> list[NamedLoss]:
+        """The :meth:`pairs` with their names: the simple and the refined count."""
+        names = ("l2 gaussian of shares", "l2 gaussian of rounded shares")
+        return [
+            NamedLoss(pair, name) for pair, name in zip(self.pairs(distance, dimension), names, strict=False)
+        ]
+
+    def pairs(self, distance: float, dimension: int) -> list[NormalLoss]:
         """Bounds of the loss of an update that moves by ``distance`` at most, in units of the spacing.
 
         They are the simple and the refined count; none where not even the simple one holds.
@@ -180,14 +187,13 @@ class RoundedShares:
             return []
         simple = distance / (self.deviation * math.sqrt(self.num_honest))
         charge = self._charge(simple, dimension, ratio)
-        losses = [NamedLoss(gaussian_loss(simple, charge, ratio), "l2 gaussian of shares")]
+        pairs = [gaussian_loss(simple, charge, ratio)]
         refined = None if self.num_honest < 2 else self._refined(distance, dimension, simple)
         if refined is not None:
             ratio += dimension * _FINE
             charge = self._charge(refined, dimension, ratio) + _CHARGED
-            loss = gaussian_loss(refined, charge, ratio)
-            losses.append(NamedLoss(loss, "l2 gaussian of rounded shares"))
-        return losses
+            pairs.append(gaussian_loss(refined, charge, ratio))
+        return pairs
 
     def _refined(self, distance: float, dimension: int, most: float) -> float | None:
         """The separation by the refined count, if one is certified; ``most`` is that of the simple count."""

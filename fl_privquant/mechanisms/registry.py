@@ -71,6 +71,8 @@ class Spec:
     """The variants of this mechanism that comparisons show."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
+    chooses_width: ClassVar[bool] = False
+    """Whether designs for sums choose how many bits a code has, whatever the wished number is."""
     instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
     """The parameters that define a design if ``epsilon`` is not given."""
     contained_in: ClassVar[str | None] = None
