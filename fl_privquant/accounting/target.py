@@ -244,7 +244,10 @@ class _Planner:
                 "keep, or aggregation=SecureSum() and enough clients"
             )
         signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
-        search = JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)
+        bits = range(1, self.max_bits + 1)
+        if entry(self.mechanism).spec.chooses_width:
+            bits = bits[-1:]
+        search = JointSearch(self.dimension, bits, signal, self.planned, self._estimated, progress)
         if most_error is not None:
             return search.within_error(checks.positive("most_error", most_error))
         return search.within_size(checks.positive("most_kilobytes", most_kilobytes))
@@ -253,7 +256,8 @@ class _Planner:
         """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / (best.norm_ratio or 1.0)
-        encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
+        rotate = keep is not None or entry(self.mechanism).spec.needs_rotation(best.norm_ratio)
+        encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=rotate, keep=keep)
         return Plan.of(self.target, encoding, self.aggregation, self.dimension, best, max_bits)
 
     def _estimated(self, max_bits: int, kept: int) -> Estimate | None:
@@ -433,8 +437,8 @@ class Plan:
             [
                 f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
                 f"{counted(target.num_clients, 'client')}.",
-                f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
-                f"rotating, {self._kept_words}and clipping coordinates to {encoding.clip:.3g}.",
+                f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}"
+                f"{self._rotated_words}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
                 f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
@@ -444,6 +448,9 @@ class Plan:
         )
 
     @property
-    def _kept_words(self) -> str:
-        kept = self.encoding.kept(self.dimension)
-        return "" if kept == self.dimension else f"keeping {kept} of {self.dimension} coordinates, "
+    def _rotated_words(self) -> str:
+        encoding, kept = self.encoding, self.encoding.kept(self.dimension)
+        if not encoding.rotate:
+            return ""
+        keeping = "" if kept == self.dimension else f"keeping {kept} of {self.dimension} coordinates, "
+        return f", rotating, {keeping}and clipping coordinates to {encoding.clip:.3g}"

@@ -108,6 +108,16 @@ class Spec:
         return {key: value for key, value in wishes.items() if key in cls.parameter_names()}
 
     @classmethod
+    def is_for_targets(cls) -> bool:
+        """Whether designs are made for the target of a run, and not for the epsilon of a coordinate."""
+        return cls.designed_for_sums or cls.spends_on is Unit.TOTAL
+
+    @classmethod
+    def needs_rotation(cls, norm_ratio: float | None) -> bool:
+        """Whether plans rotate updates whose L2 clip is that many coordinate clips, if all of them are sent."""
+        return True
+
+    @classmethod
     def proposes(cls, wish: Wish) -> bool:
         """Whether it has a :meth:`proposal` for such a run."""
         return cls.designed_for_sums and wish.counts_norms
@@ -244,7 +254,7 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
         if (listed.plans_for_sums if in_sum else listed.plans_for_local)
         and not (in_sum and by_norm and listed.name in replaced)
     ]
-    chosen.sort(key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.rank, listed.name))
+    chosen.sort(key=lambda listed: (not listed.spec.is_for_targets(), listed.rank, listed.name))
     return tuple(listed.name for listed in chosen)
 
 

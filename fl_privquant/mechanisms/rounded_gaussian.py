@@ -53,6 +53,7 @@ from fl_privquant.mechanisms.residues import (
     ring_bits,
 )
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.mechanisms.sum_ring import SumRing
 from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.sampling.fine_gaussian import FINE_BITS, MAX_DEVIATION, MIN_DEVIATION, FineGaussian
 from fl_privquant.sampling.stream import Randomness
@@ -66,6 +67,9 @@ _NOT_UNIFORM = 1e-6
 _GRID = 1.0 / 64.0
 # A plan takes the narrowest ring whose error is at most this many times that of the widest.
 _WORTH = 1.01
+# Probability that a coordinate of a planned sum wraps. A wrap moves it by some 11 standard deviations, so
+# that all wraps together add less than 1e-5 to the error.
+_WRAPS = 1e-8
 # Share of delta that a plan leaves for tables and tails.
 _LEFT = 1e-6
 # Coordinate clip of rotated updates, in standard deviations of a coordinate at the norm bound.
@@ -105,6 +109,11 @@ class RoundedGaussianSpec(Spec):
             )
 
     @classmethod
+    def needs_rotation(cls, norm_ratio: float | None) -> bool:
+        """Only for a clip below the L2 clip: the noise does not depend on the inputs."""
+        return norm_ratio is None or norm_ratio > 1.0
+
+    @classmethod
     def planned_ratio(cls, wish: Wish) -> float:
         """One, so that no coordinate is clipped, if that takes no more bits; else that of rotated updates."""
         rotated = max(math.sqrt(wish.dimension) / _SPREAD, 1.0)
@@ -127,6 +136,7 @@ class RoundedGaussianSpec(Spec):
             "deviation": design.deviation,
             "num_clients": wish.num_clients,
             "wrap_bits": design.bits,
+            "overflow_probability": _WRAPS,
         }
         return parameters | dict(wish.parameters)
 
@@ -181,7 +191,7 @@ class _ShareDesign:
         target, n = replace(wish.run_target, epsilon=epsilon), wish.num_clients
         honest, distance = target.num_honest, 2.0 * wish.norm_ratio * NORM_ROUNDING
         # How many deviations of the sum its noise reaches, and the signal if all clients are at the clip.
-        reach = RoundingNoise(1.0, 0).reach(1e-9) + 0.02
+        reach = RoundingNoise(1.0, 0).reach(_WRAPS) + 0.02
         signal = n * target.separation * math.sqrt(honest / n) / distance
         room = (1 << (bits - 1)) - 2.0
         fitting = room / (math.sqrt(n) * (reach + signal))
@@ -313,12 +323,15 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, 2^wrap_bits) output probabilities for inputs in [-1, 1], wrap included."""
         centres = np.clip(np.asarray(x, dtype=np.float64).ravel(), -1.0, 1.0) / self.spacing
+        # On the fine lattice; codes change half a point before the middle between two coarse points.
+        centres = (np.trunc(np.ldexp(centres, FINE_BITS)) + 0.5) * 2.0**-FINE_BITS
         levels = self._listed_levels()
         reach = math.ceil(np.abs(centres).max(initial=0.0) + 12.0 * self.deviation)
         edges = (np.arange(-reach, reach + 2) - 0.5 - centres[:, None]) / self.deviation
         probabilities = np.diff(ndtr(edges), axis=1)
         wrapped = np.zeros((centres.size, levels))
-        np.add.at(wrapped, (slice(None), np.arange(-reach, reach + 1) % levels), probabilities)
+        codes = np.arange(-reach, reach + 1) + levels // 2
+        np.add.at(wrapped, (slice(None), codes % levels), probabilities)
         return wrapped
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
@@ -338,10 +351,16 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
         return self.noise.encode(x, self.spacing, self.wrap_bits, clip=clip, stream=rng, threads=threads)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
-        bits = self.sum_bits(num_clients)
-        means = self._representatives(checked_sums(total, num_clients, (1 << bits) - 1), -(1 << (bits - 1)))
+        half = 1 << (self.sum_bits(num_clients) - 1)
+        sums = checked_sums(total, num_clients, 2 * half - 1)
+        means = self._representatives(sums, (num_clients - 1) * half)
+        means -= num_clients * half
         means *= self.spacing / num_clients * checks.positive("clip", clip)
         return means
+
+    def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
+        bits = self.sum_bits(num_clients)
+        return SumRing(bits, None, float(1 << (bits - 1)), (1 << bits) - 1)
 
     @cached_property
     def coordinate_noise(self) -> CoordinateNoise:

@@ -86,6 +86,7 @@ class FineGaussian:
     ) -> Array:
         """Codes modulo 2^bits of inputs clipped to [-clip, clip]; ``spacing`` is in units of the clip.
 
+        Code 2^(bits - 1) stands for 0, so that the codes of inputs around 0 hardly ever wrap.
         Other arguments are as for :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes two
         words per input from the stream: all those of a, then all those of b. So the noise of a call is what
         :meth:`sample` draws.
