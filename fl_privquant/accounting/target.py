@@ -56,7 +56,7 @@ class Target:
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
     >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
-    (True, 'aggregate of 80', 0.085)
+    (True, 'aggregate of 80', 0.2)
     """
 
     epsilon: float
@@ -425,9 +425,9 @@ class Plan:
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
-        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0855.
+        Encode with rounded_gaussian after clipping to L2 norm 1, rotating, and clipping coordinates to 0.2.
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
-        Each client must allow ε = ..., δ = 0 (coordinate release, local view): PrivQuantMod(max_epsilon=...).
+        Each client must allow ε = ..., δ = 1e-06 (coordinate release, local view): PrivQuantMod(max_...
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """

@@ -114,7 +114,7 @@ class Spec:
 
     @classmethod
     def needs_rotation(cls, norm_ratio: float | None) -> bool:
-        """Whether plans rotate updates whose L2 clip is that many coordinate clips, if all of them are sent."""
+        """Whether plans rotate whole updates whose L2 clip is that many coordinate clips."""
         return True
 
     @classmethod

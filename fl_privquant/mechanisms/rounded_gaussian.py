@@ -66,7 +66,9 @@ _NOT_UNIFORM = 1e-6
 # Deviations of plans are multiples of this, so that similar plans share their tables.
 _GRID = 1.0 / 64.0
 # A plan takes the narrowest ring whose error is at most this many times that of the widest.
-_WORTH = 1.01
+_WORTH = 1.02
+# Updates are not rotated if that takes no more bits, and adds no more to the error than this factor.
+_AS_GOOD = 1.002
 # Probability that a coordinate of a planned sum wraps. A wrap moves it by some 11 standard deviations, so
 # that all wraps together add less than 1e-5 to the error.
 _WRAPS = 1e-8
@@ -74,6 +76,8 @@ _WRAPS = 1e-8
 _LEFT = 1e-6
 # Coordinate clip of rotated updates, in standard deviations of a coordinate at the norm bound.
 _SPREAD = 6.0
+# The largest epsilon that is certified for a coordinate in the local view.
+_MOST_LOCAL = 50.0
 # The search for a spacing ends when epsilon is this close to the target, as a share.
 _CLOSE, _MOST_STEPS = 1e-6, 8
 
@@ -119,13 +123,15 @@ class RoundedGaussianSpec(Spec):
         rotated = max(math.sqrt(wish.dimension) / _SPREAD, 1.0)
         if not wish.in_sum or wish.delta == 0.0:
             return rotated
-        widths = []
-        for ratio in (1.0, rotated):
-            try:
-                widths.append(_ShareDesign.best(replace(wish, norms=Norms(l2=ratio)), wish.epsilon).bits)
-            except InfeasibleDesignError:
-                widths.append(MAX_WRAP_BITS + 1)
-        return 1.0 if widths[0] <= widths[1] else rotated
+        try:
+            plain, narrow = (
+                _ShareDesign.best(replace(wish, norms=Norms(l2=ratio)), wish.epsilon)
+                for ratio in (1.0, rotated)
+            )
+        except InfeasibleDesignError:
+            return rotated
+        as_good = plain.bits <= narrow.bits and plain.error <= _AS_GOOD * narrow.error
+        return 1.0 if as_good else rotated
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
@@ -223,15 +229,17 @@ class _ShareDesign:
             if not costs:
                 break
             spent, pair = min(costs, key=lambda cost: cost[0])
-            if (1.0 - _CLOSE) * epsilon <= spent <= epsilon:
+            # A little is left, so that rounds of two plans for the same target can be mixed.
+            if (1.0 - 2.0 * _CLOSE) * epsilon <= spent <= (1.0 - _CLOSE) * epsilon:
                 return spacing
             lost = target.rounds * pair.log_ratio
             left = (target.delta - target.rounds * pair.infinity) * math.exp(-lost)
             if lost >= epsilon or left <= 0.0:
                 break
-            allowed = gaussian_separation(epsilon - lost, left) / math.sqrt(target.rounds)
+            aim = (1.0 - 1.5 * _CLOSE) * epsilon - lost
+            allowed = gaussian_separation(aim, left) / math.sqrt(target.rounds)
             # Separations are in inverse proportion to the spacing, except for the last digits.
-            spacing *= pair.separation / allowed * (1.0 + 0.1 * _CLOSE)
+            spacing *= pair.separation / allowed
         raise InfeasibleDesignError(
             f"shares of {self.deviation:g} spacings are not certified for epsilon {epsilon:g}; use larger "
             "ones, or a larger epsilon or delta"
@@ -266,7 +274,7 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
             spacing = 2.0 / (separation * noise.proven_deviation) * _FLOAT_ROOM
         else:
             epsilon = gaussian_epsilon(2.0 / (spacing * noise.proven_deviation), delta * (1.0 - _LEFT))
-            if epsilon > MAX_EPSILON:
+            if epsilon > _MOST_LOCAL:
                 # The distance of tables from ideal noise counts e^epsilon times.
                 epsilon = math.inf
         bits = ring_bits(
