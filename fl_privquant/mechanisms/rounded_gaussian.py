@@ -183,7 +183,7 @@ class _ShareDesign:
         feasible = [design for design in designs if math.isfinite(design.error)]
         if not feasible:
             raise InfeasibleDesignError(
-                f"no ring of up to {MAX_WRAP_BITS} bits holds the noise of {wish.num_clients} clients that "
+                f"no ring of up to {widths[-1]} bits holds the noise of {wish.num_clients} clients that "
                 f"epsilon {epsilon:g} needs, with shares of {MIN_DEVIATION:g} spacings or more; change the "
                 "coordinate clip, or the number of clients or rounds"
             )
