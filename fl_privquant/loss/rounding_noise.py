@@ -45,6 +45,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,7 +159,7 @@ def _tabulate(variance: float, roundings: int) -> tuple[Floats, Floats, Floats, 
     return places, density, beyond, fall
 
 
-def _log_moment(z: NDArray[np.complex128], variance: float, roundings: int) -> NDArray[np.complex128]:
+def _log_moment(z: NDArray[Any], variance: float, roundings: int) -> NDArray[np.complex128]:
     """K(z), up to multiples of 2 pi i."""
     square = z * z
     small = np.abs(z) < _SMALL

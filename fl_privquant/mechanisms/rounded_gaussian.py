@@ -60,6 +60,7 @@ from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
 _DEVIATION = number_in(f"[{MIN_DEVIATION:g}, {MAX_DEVIATION:g}]", "; 1.5 to 2 suit most runs")
+_COORDINATE = number_in("[0, 1]", "; 1/6 suits rotated updates, and 0 any others")
 # Covers the rounding of closed forms, and that rounding errors of a single code are only nearly uniform.
 _FLOAT_ROOM = 1.0 + 1e-9
 _NOT_UNIFORM = 1e-6
@@ -103,6 +104,9 @@ class RoundedGaussianSpec(Spec):
     """Bits of a code; by default the fewest that keep ``overflow_probability``."""
     overflow_probability: OverflowProbability = 1e-9
     """Largest probability that noise carries one coordinate of the sum out of the ring."""
+    coordinate_deviation: Annotated[float, _COORDINATE] = 0.0
+    """Standard deviation of the coordinates of rotated updates, in clips: the ring has room for sums of equal
+    updates, whose coordinates are nearly normal. With 0 it has room for all clients at the clip."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,6 +147,7 @@ class RoundedGaussianSpec(Spec):
             "num_clients": wish.num_clients,
             "wrap_bits": design.bits,
             "overflow_probability": _WRAPS,
+            "coordinate_deviation": _coordinate_deviation(wish),
         }
         return parameters | dict(wish.parameters)
 
@@ -158,6 +163,13 @@ class RoundedGaussianSpec(Spec):
         except InfeasibleDesignError:
             return None
         return Estimate(design.error * wish.survivors / wish.view.honest_count, design.bits)
+
+
+def _coordinate_deviation(wish: Wish) -> float:
+    """Standard deviation, in clips, of the coordinates of updates that a plan rotates; else 0."""
+    if not RoundedGaussianSpec.needs_rotation(wish.norms.l2):
+        return 0.0
+    return min(wish.norm_ratio / math.sqrt(wish.dimension), 1.0)
 
 
 @dataclass(frozen=True)
@@ -196,9 +208,11 @@ class _ShareDesign:
         none = cls(bits, math.inf, math.inf, math.inf)
         target, n = replace(wish.run_target, epsilon=epsilon), wish.num_clients
         honest, distance = target.num_honest, 2.0 * wish.norm_ratio * NORM_ROUNDING
-        # How many deviations of the sum its noise reaches, and the signal if all clients are at the clip.
+        # In deviations of the sum's noise: how far it reaches, and the signal if all clients are at the clip.
         reach = RoundingNoise(1.0, 0).reach(_WRAPS) + 0.02
         signal = n * target.separation * math.sqrt(honest / n) / distance
+        if (coordinate := _coordinate_deviation(wish)) > 0.0:
+            reach, signal = reach * math.hypot(1.0, signal * coordinate), 0.0
         room = (1 << (bits - 1)) - 2.0
         fitting = room / (math.sqrt(n) * (reach + signal))
         largest = math.sqrt(max(fitting**2 - 1.0 / 12.0, 0.0))
@@ -259,6 +273,8 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     claimed_epsilon: float
     claimed_delta: float
     claimed_overflow_probability: float
+    coordinate_deviation: Annotated[float, _COORDINATE] = 0.0
+    """Standard deviation of rotated coordinates, in clips, that the ring has room for; 0 for any others."""
 
     @classmethod
     def of(cls, spec: RoundedGaussianSpec) -> Self:
@@ -277,15 +293,16 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
             if epsilon > _MOST_LOCAL:
                 # The distance of tables from ideal noise counts e^epsilon times.
                 epsilon = math.inf
+        spread = spec.coordinate_deviation
         bits = ring_bits(
             spec.wrap_bits,
-            lambda bits: overflow_probability(noise, spacing, spec.num_clients, bits),
+            lambda bits: overflow_probability(noise, spacing, spec.num_clients, bits, spread),
             spec.overflow_probability,
             f"{cls.kind}: the noise of {spec.num_clients} clients with spacing {spacing:.4g}",
         )
         claims = (epsilon, delta, spec.overflow_probability)
         sizes = (spacing, spec.deviation, spec.num_clients, bits)
-        return cls(cls.kind, *sizes, *claims, parameters=spec.parameters())
+        return cls(cls.kind, *sizes, *claims, spread, parameters=spec.parameters())
 
     @property
     def _form(self) -> str:
@@ -299,7 +316,8 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
 
     @cached_property
     def overflow_probability(self) -> float:
-        return overflow_probability(self.noise, self.spacing, self.num_clients, self.wrap_bits)
+        sizes = (self.num_clients, self.wrap_bits, self.coordinate_deviation)
+        return overflow_probability(self.noise, self.spacing, *sizes)
 
     def delta_at(self, epsilon: float) -> float:
         if math.isinf(epsilon):
@@ -337,10 +355,11 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
         reach = math.ceil(np.abs(centres).max(initial=0.0) + 12.0 * self.deviation)
         edges = (np.arange(-reach, reach + 2) - 0.5 - centres[:, None]) / self.deviation
         probabilities = np.diff(ndtr(edges), axis=1)
-        wrapped = np.zeros((centres.size, levels))
-        codes = np.arange(-reach, reach + 1) + levels // 2
-        np.add.at(wrapped, (slice(None), codes % levels), probabilities)
-        return wrapped
+        # Codes are wrapped by padding their range to whole turns of the ring, and adding the turns up.
+        before = (levels // 2 - reach) % levels
+        after = -(before + probabilities.shape[1]) % levels
+        padded = np.pad(probabilities, ((0, 0), (before, after)))
+        return np.asarray(padded.reshape(centres.size, -1, levels).sum(axis=1))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         # The mean of |N + e| over rounding errors e, which are uniform up to factors of 1 ± 1e-8.
@@ -373,8 +392,9 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     @cached_property
     def coordinate_noise(self) -> CoordinateNoise:
         variance = self.spacing**2 * (self._code_variance + _NOT_UNIFORM)
-        # Inputs are rounded towards zero; rounding errors of codes have means below 1e-9 spacings.
-        bias = self.spacing * (2.0**-FINE_BITS + 1e-9)
+        # Inputs are rounded towards zero, codes change half a fine point before the middle of two lattice
+        # points, and rounding errors of codes have means below 1e-9 spacings.
+        bias = self.spacing * (1.5 * 2.0**-FINE_BITS + 1e-9)
         return CoordinateNoise(
             largest_mean=1.0 + bias,
             max_bias=bias,
@@ -384,16 +404,24 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
         )
 
 
-def overflow_probability(noise: FineGaussian, spacing: float, num_clients: int, wrap_bits: int) -> float:
-    """Bound of the probability that a sum of codes leaves the ring, if all clients are at the clip.
+def overflow_probability(
+    noise: FineGaussian, spacing: float, num_clients: int, wrap_bits: int, coordinate_deviation: float = 0.0
+) -> float:
+    """Bound of the probability that a sum of codes leaves the ring, if all clients have equal updates.
 
+    Their coordinates are at the clip or, with a ``coordinate_deviation`` in clips, normally distributed.
     A sum of n codes is the sum of the inputs plus normal noise plus n - 1 uniform errors, rounded, within a
     factor 1 + eta (:mod:`fl_privquant.loss.rounded_shares`). Fewer clients have less noise, and less signal.
     """
-    room = (1 << (wrap_bits - 1)) - 1.5 - num_clients / spacing * _FLOAT_ROOM
+    signal, room = num_clients / spacing * _FLOAT_ROOM, (1 << (wrap_bits - 1)) - 1.5
+    variance = num_clients * float(noise.deviation) ** 2
+    if coordinate_deviation > 0.0:
+        variance += (signal * coordinate_deviation) ** 2
+    else:
+        room -= signal
     if room <= 0.0:
         return 1.0
-    outside = RoundingNoise(num_clients * float(noise.deviation) ** 2, num_clients).tail(room)
+    outside = RoundingNoise(variance, num_clients).tail(room)
     gap = fraction_gap(num_clients, noise.proven_deviation)
     return min(outside * (1.0 + gap) + num_clients * noise.total_variation, 1.0)
 

@@ -15,7 +15,7 @@ from fl_privquant.accounting import Accountant, Norms, Release, View
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.design.spread import kept_moments
-from fl_privquant.encoding import norm_share
+from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import CertificationError, CodeOverflowError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.normal import gaussian_delta
@@ -248,7 +248,8 @@ def test_plans_choose_the_narrowest_ring_and_rotate_where_it_helps() -> None:
         target.plan(7850, aggregation=EVERYBODY, wrap_bits=6)
     kept = target.plan(7850, aggregation=EVERYBODY, keep=500)
     assert kept.encoding.rotate
-    assert kept.bytes_per_round == 500
+    # With few coordinates smaller shares are enough: seven bits for each.
+    assert kept.bytes_per_round == math.ceil(7 * 500 / 8)
 
 
 @pytest.mark.parametrize("keep", [None, 600])
@@ -271,3 +272,26 @@ def test_measured_errors_are_the_planned_ones(keep: int | None) -> None:
         mean = codec.decode_sum(ring.opened(ring.residues(total), clients), clients)
         squares.append(float(np.mean((mean["x"] / gain - arrays["x"]) ** 2)))
     assert float(np.mean(squares)) == pytest.approx(plan.mean_squared_error, rel=0.03)
+
+
+def test_rings_for_rotated_updates_hold_their_sums() -> None:
+    """Equal updates at the norm bound, rotated: no more sums wrap than the ring allows, and hardly fewer."""
+    clients, dimension, rounds, allowed = 40, 4096, 12, 5e-3
+    signal = 6.0 / math.sqrt(dimension)
+    parameters = {"spacing": 0.35, "deviation": 1.5, "num_clients": clients, "overflow_probability": allowed}
+    mechanism = design(**parameters, coordinate_deviation=1.0 / 6.0)
+    assert mechanism.wrap_bits < design(**parameters).wrap_bits
+    encoding = Encoding(mechanism, signal, 1.0, rotate=True)
+    update = np.zeros(dimension, dtype=np.float32)
+    update[:3] = 1.0 / math.sqrt(3.0)
+    wrapped = 0
+    for number in range(rounds):
+        codec = UpdateCodec(Layout.of({"x": update}), encoding, rotation_seed=number)
+        total = np.zeros(dimension, dtype=np.int64)
+        for client in range(clients):
+            stream = pq.RandomStream.seeded(2, round=number, client=client)
+            codec.add_codes(codec.encode({"x": update}, stream), total)
+        ring = codec.sum_ring(clients)
+        wrapped += int(np.count_nonzero(ring.opened(ring.residues(total), clients) != total))
+    assert 0 < mechanism.overflow_probability <= allowed
+    assert wrapped / (rounds * dimension) <= 1.5 * mechanism.overflow_probability + 1e-4
