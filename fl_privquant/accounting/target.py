@@ -406,6 +406,12 @@ class Plan:
         return {name: _rounded_up(limit) for name, limit in limits.items() if limit > 0.0}
 
     @property
+    def client_limits_as_code(self) -> str:
+        """The least limits as arguments of ``PrivQuantMod`` in Python."""
+        limits = self.client_limits.items()
+        return ", ".join(f"{name}={limit:g}".replace("=inf", '=float("inf")') for name, limit in limits)
+
+    @property
     def client_limits_in_words(self) -> str:
         """What a client must allow, with its unit and view."""
         return self._sent.statement.brief
@@ -432,7 +438,6 @@ class Plan:
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """
         target, encoding = self.target, self.encoding
-        limits = ", ".join(f"{name}={limit:g}" for name, limit in self.client_limits.items())
         return "\n".join(
             [
                 f"Target: {target.statement(self.statement.view).brief}, {target.rounds_in_words} of "
@@ -440,7 +445,7 @@ class Plan:
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}"
                 f"{self._rotated_words}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({limits}).",
+                f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({self.client_limits_as_code}).",
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
                 f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 self.verdict,

@@ -67,7 +67,7 @@ _NOT_UNIFORM = 1e-6
 # Deviations of plans are multiples of this, so that similar plans share their tables.
 _GRID = 1.0 / 64.0
 # A plan takes the narrowest ring whose error is at most this many times that of the widest.
-_WORTH = 1.02
+_WORTH = 1.005
 # Updates are not rotated if that takes no more bits, and adds no more to the error than this factor.
 _AS_GOOD = 1.002
 # Probability that a coordinate of a planned sum wraps. A wrap moves it by some 11 standard deviations, so

@@ -248,8 +248,7 @@ def test_plans_choose_the_narrowest_ring_and_rotate_where_it_helps() -> None:
         target.plan(7850, aggregation=EVERYBODY, wrap_bits=6)
     kept = target.plan(7850, aggregation=EVERYBODY, keep=500)
     assert kept.encoding.rotate
-    # With few coordinates smaller shares are enough: seven bits for each.
-    assert kept.bytes_per_round == math.ceil(7 * 500 / 8)
+    assert kept.bytes_per_round == 500
 
 
 @pytest.mark.parametrize("keep", [None, 600])
