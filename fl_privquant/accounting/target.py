@@ -56,7 +56,7 @@ class Target:
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
     >>> plan.statement.epsilon <= 8.0, plan.statement.view, round(plan.encoding.clip, 3)
-    (True, 'aggregate of 80', 0.2)
+    (True, 'aggregate of 80', 0.167)
     """
 
     epsilon: float
@@ -431,7 +431,7 @@ class Plan:
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
-        Encode with rounded_gaussian after clipping to L2 norm 1, rotating, and clipping coordinates to 0.2.
+        Encode with rounded_gaussian after clipping to L2 norm 1, rotating, and clipping coordinates to 0.167.
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         Each client must allow ε = ..., δ = 1e-06 (coordinate release, local view): PrivQuantMod(max_...
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
@@ -445,7 +445,8 @@ class Plan:
                 f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}"
                 f"{self._rotated_words}.",
                 f"A client spends {self.statement.brief}, if every round loses the clients that it may lose.",
-                f"Each client must allow {self.client_limits_in_words}: PrivQuantMod({self.client_limits_as_code}).",
+                f"Each client must allow {self.client_limits_in_words}: "
+                f"PrivQuantMod({self.client_limits_as_code}).",
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
                 f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 self.verdict,

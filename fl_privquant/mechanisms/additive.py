@@ -33,7 +33,7 @@ from fl_privquant.law.codebook import checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
-from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, real_shift_loss, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, calibrate, certified_delta, epsilon_at
@@ -236,11 +236,11 @@ class AdditiveMechanism(ResidueMechanism):
         return NamedLoss(self._released.loss(view.honest_count), "" if view.is_local else "noise sum")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """The bound by normal pairs for every whole shift, and the theorem of the mechanism's authors."""
+        """The bounds by normal pairs for whole and for real shifts, and the theorem of the authors."""
         if norms.l2 is None:
             return []
         update = NoisyUpdate(self._released, norms.l2, dimension, view.honest_count)
-        bounds = (shifted_noise_loss(update), self._theorem(update))
+        bounds = (shifted_noise_loss(update), real_shift_loss(update), self._theorem(update))
         return [bound for bound in bounds if bound is not None]
 
     @property

@@ -14,7 +14,7 @@ Unbiased, except for that rounding (2^-20 spacings). Assumes: secure randomness;
 number of honest clients, each of which adds its share.
 
 The clip is the range that the ring has room for. For rotated updates of bounded L2 norm, a plan chooses it at
-six standard deviations of a coordinate, where it clips nothing in practice.
+five standard deviations of a coordinate, where it clips nothing in practice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
 _DEVIATION = number_in(f"[{MIN_DEVIATION:g}, {MAX_DEVIATION:g}]", "; 1.5 to 2 suit most runs")
-_COORDINATE = number_in("[0, 1]", "; 1/6 suits rotated updates, and 0 any others")
+_COORDINATE = number_in("[0, 1]", "; 0.2 suits rotated updates, and 0 any others")
 # Covers the rounding of closed forms, and that rounding errors of a single code are only nearly uniform.
 _FLOAT_ROOM = 1.0 + 1e-9
 _NOT_UNIFORM = 1e-6
@@ -76,7 +76,7 @@ _WRAPS = 1e-8
 # Share of delta that a plan leaves for tables and tails.
 _LEFT = 1e-6
 # Coordinate clip of rotated updates, in standard deviations of a coordinate at the norm bound.
-_SPREAD = 6.0
+_SPREAD = 5.0
 # The largest epsilon that is certified for a coordinate in the local view.
 _MOST_LOCAL = 50.0
 # The search for a spacing ends when epsilon is this close to the target, as a share.

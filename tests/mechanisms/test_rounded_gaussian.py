@@ -222,7 +222,7 @@ def test_errors_are_those_of_a_central_gaussian(
     """
     for dimension in dimensions:
         target = pq.Target(epsilon, rounds=1000, num_clients=num_clients)
-        clip = 6.0 / math.sqrt(dimension)
+        clip = 5.0 / math.sqrt(dimension)
         plan = target.plan(dimension, clip=clip, aggregation=EVERYBODY, wrap_bits=bits)
         mechanism = plan.encoding.mechanism
         assert isinstance(mechanism, RoundedGaussianMechanism)
@@ -241,7 +241,7 @@ def test_plans_choose_the_narrowest_ring_and_rotate_where_it_helps() -> None:
     assert "after clipping to L2 norm 1.\n" in str(plan)
     lax = pq.Target(10.0, rounds=50, num_clients=100).plan(7850, aggregation=EVERYBODY)
     assert lax.encoding.rotate
-    assert lax.encoding.clip == pytest.approx(6.0 / math.sqrt(7850))
+    assert lax.encoding.clip == pytest.approx(5.0 / math.sqrt(7850))
     narrower = target.plan(7850, aggregation=EVERYBODY, wrap_bits=7)
     assert (narrower.ratio_to_central or 0.0) > 1.2
     with pytest.raises(InfeasibleDesignError, match=r"the noise of 100 clients .* not 6; raise wrap_bits"):
