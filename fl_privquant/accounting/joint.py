@@ -64,8 +64,8 @@ class JointSearch:
     """Plans for updates of ``dimension`` coordinates, by bits and kept coordinates."""
 
     dimension: int
-    most_bits: int
-    """The most bits of a code before it is masked."""
+    bits: range
+    """The numbers of bits of a code, before it is masked, to choose from."""
     signal: float
     """Squared norm of an update at the L2 clip, divided by the error of a central Gaussian."""
     planned: Callable[[int, int | None], Plan]
@@ -111,10 +111,10 @@ class JointSearch:
 
     def _guesses(self, wanted: _Wanted, tolerance: float, unknown: float) -> list[_Guess]:
         """A guess for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
-        guesses = [self._guess(bits, wanted, tolerance) for bits in range(1, self.most_bits + 1)]
+        guesses = [self._guess(bits, wanted, tolerance) for bits in self.bits]
         kept = min(max(int(unknown), 1), self.dimension)
         return [guess for guess in guesses if guess is not None] or [
-            _Guess(self.most_bits, kept, math.nan, math.nan)
+            _Guess(self.bits[-1], kept, math.nan, math.nan)
         ]
 
     def _guess(self, bits: int, wanted: _Wanted, tolerance: float) -> _Guess | None:
@@ -133,7 +133,7 @@ class JointSearch:
         return _Guess(bits, kept, ratio, estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
-        self.progress(f"{bits} of {self.most_bits} bits, {counted(kept, 'coordinate')}")
+        self.progress(f"{bits} of {self.bits[-1]} bits, {counted(kept, 'coordinate')}")
         return self.planned(bits, None if kept >= self.dimension else kept)
 
     def _fewest_kept(self, guess: _Guess, most_error: float) -> Plan:

@@ -25,14 +25,14 @@ def described(plan: Plan) -> str:
     target, encoding = plan.target, plan.encoding
     kept = encoding.kept(plan.dimension)
     keeping = "" if kept == plan.dimension else f"keeping {kept} of {plan.dimension} coordinates, "
-    limits = ", ".join(f"{name}={limit:g}" for name, limit in plan.client_limits.items())
+    rotating = f", rotating, {keeping}and clipping coordinates to {encoding.clip:.3g}"
     lines = [
         f"Target: {target.statement(plan.statement.view).brief}, {target.rounds_in_words} of "
         f"{counted(target.num_clients, 'client')}.",
-        f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}, "
-        f"rotating, {keeping}and clipping coordinates to {encoding.clip:.3g}.",
+        f"Encode with {encoding.mechanism.name} after clipping to L2 norm {encoding.l2_clip:g}"
+        f"{rotating if encoding.rotate else ''}.",
         f"A client spends {plan.statement.brief}, if every round loses the clients that it may lose.",
-        f"Each client must allow {plan.client_limits_in_words}: PrivQuantMod({limits}).",
+        f"Each client must allow {plan.client_limits_in_words}: PrivQuantMod({plan.client_limits_as_code}).",
         f"It sends {counted(plan.bytes_per_round, 'byte')} per round; the mean update's coordinates "
         f"have a standard error of {math.sqrt(plan.mean_squared_error):.3g}.",
         *_metrics(plan),

@@ -57,7 +57,7 @@ class Target:
     --------
     >>> plan = Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900)
     >>> plan.statement.epsilon <= 8.0, str(plan.statement.view), round(plan.encoding.clip, 3)
-    (True, 'aggregate of 80', 0.085)
+    (True, 'aggregate of 80', 0.167)
     """
 
     epsilon: float
@@ -266,7 +266,10 @@ class _Planner:
                 "keep, or aggregation=SecureSum() and enough clients"
             )
         signal = (wish.run_target.separation * wish.survivors) ** 2 / (4.0 * self.dimension)
-        search = JointSearch(self.dimension, self.max_bits, signal, self.planned, self._estimated, progress)
+        bits = range(1, self.max_bits + 1)
+        if entry(self.mechanism).spec.chooses_width:
+            bits = bits[-1:]
+        search = JointSearch(self.dimension, bits, signal, self.planned, self._estimated, progress)
         if most_error is not None:
             return search.within_error(checks.positive("most_error", most_error))
         return search.within_size(checks.positive("most_kilobytes", most_kilobytes))
@@ -275,7 +278,8 @@ class _Planner:
         """The certified plan with at most ``max_bits`` bits that keeps ``keep`` coordinates."""
         best = self._best(self._wish(max_bits, keep))
         chosen = self.clip or kept_norm(self.l2_clip, keep, self.dimension) / self._update_ratio(best, keep)
-        encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=True, keep=keep)
+        rotate = keep is not None or entry(self.mechanism).spec.needs_rotation(best.norm_ratio)
+        encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=rotate, keep=keep)
         return Plan.of(self, encoding, best, max_bits)
 
     def _num_extra(self, keep: int | float | None) -> int:
@@ -465,6 +469,12 @@ class Plan:
         return limits
 
     @property
+    def client_limits_as_code(self) -> str:
+        """The least limits as arguments of ``PrivQuantMod`` in Python."""
+        limits = self.client_limits.items()
+        return ", ".join(f"{name}={limit:g}".replace("=inf", '=float("inf")') for name, limit in limits)
+
+    @property
     def client_limits_in_words(self) -> str:
         """What a client must allow, with its unit and view."""
         return self.sent_mechanism.statement.brief
@@ -484,9 +494,9 @@ class Plan:
 
         >>> print(Target(epsilon=8.0, rounds=10, num_clients=100).plan(dimension=900))  # doctest: +ELLIPSIS
         Target: ε = 8, δ = 1e-05 (client total, aggregate view of 80), 10 rounds of 100 clients.
-        Encode with optm_aggregate after clipping to L2 norm 1, rotating, and clipping coordinates to 0.0855.
+        Encode with rounded_gaussian after clipping to L2 norm 1, rotating, and clipping coordinates to 0.167.
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
-        Each client must allow ε = ..., δ = 0 (coordinate release, local view): PrivQuantMod(max_epsilon=...).
+        Each client must allow ε = ..., δ = 1e-06 (coordinate release, local view): PrivQuantMod(max_...
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
         Its squared error is 1.2... times that of a trusted server that adds Gaussian noise, if 10 of 100 ...
         In each round, the noise in the mean update has ... times the energy of an update at the L2 clip. ...

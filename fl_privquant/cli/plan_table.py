@@ -271,7 +271,6 @@ def _lines(plan: Plan) -> list[str]:
 
 def _client_lines(plan: Plan) -> list[str]:
     """Python of the client: the mods that mask, and that allow the plan's mechanism but no costlier one."""
-    limits = ", ".join(f"{name}={limit:g}" for name, limit in plan.client_limits.items())
     # A client accepts the usual shares of corrupt and lost clients, in rounds of three or more.
     demands = {name: f"{value:.15g}" for name, value in _unusual_fractions(plan).items()}
     if plan.target.num_clients < ClientPolicy.min_clients:
@@ -282,7 +281,7 @@ def _client_lines(plan: Plan) -> list[str]:
         "from flwr.clientapp import ClientApp",
         "from fl_privquant.flower import PrivQuantMod, SecureAggregationMod",
         *(["from fl_privquant.secagg import ClientPolicy"] if demands else []),
-        f"app = ClientApp(mods=[SecureAggregationMod({policy}), PrivQuantMod({limits})])",
+        f"app = ClientApp(mods=[SecureAggregationMod({policy}), PrivQuantMod({plan.client_limits_as_code})])",
         "@app.train()",
         "def train(message, context): ...  # your code",
     ]

@@ -26,7 +26,12 @@ from fl_privquant.design.spread import LEAST_SPREAD, RunTarget, at_unit_gain, ro
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.loss.compose import Part, composed_epsilon
 from fl_privquant.loss.integer_noise import NoisyInteger
-from fl_privquant.loss.integer_noise_norm import NoisyUpdate, rounded_mean_square, shifted_noise_loss
+from fl_privquant.loss.integer_noise_norm import (
+    NoisyUpdate,
+    real_shift_loss,
+    rounded_mean_square,
+    shifted_noise_loss,
+)
 from fl_privquant.sampling.discrete import IntegerNoise
 
 SPREADS = tuple(np.arange(LEAST_SPREAD, 6.5, 0.05).tolist())
@@ -40,6 +45,8 @@ _NEAR = 5e-4
 _MOST_STEPS = 12
 # Epsilon falls about as this power of the variance.
 _POWER = 0.7
+# How many standard deviations out the slope of :mod:`fl_privquant.loss.integer_noise_norm` is largest.
+_END = 9.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,12 @@ def best_lattice(
             return Lattice(1, spread, math.inf, math.inf)
         # The squared distance of two updates at the norm bound, in lattice steps.
         squared = 4.0 * target.dimension * (0.5 * intervals / spread) ** 2
-        length = rounded_mean_square(intervals, squared, target.dimension)
-        variance = length / (target.separation**2 * target.num_honest)
+        told = rounded_mean_square(intervals, squared, target.dimension)
+        # The squared deviation of the sum of noises, if rounding is told and if it is not.
+        needed = squared / target.separation**2
+        for _ in range(_MOST_STEPS):
+            needed = squared / target.separation**2 * math.exp(min(_END / math.sqrt(needed), 3.0))
+        variance = min(told / target.separation**2, needed) / target.num_honest
         return Lattice(intervals + 1, spread, variance, error_of_noise(target, intervals, spread, variance))
 
     # The error is not smooth in the spread, as the number of points jumps, so all spreads are tried.
@@ -111,10 +122,12 @@ def certified_lattice(kind: type[IntegerNoise], target: RunTarget, lattice: Latt
     l2 = math.sqrt(target.dimension) / lattice.spread
 
     def cost(integer: NoisyInteger) -> float:
-        certified = shifted_noise_loss(NoisyUpdate(integer, l2, target.dimension, target.num_honest))
-        if certified is None:
-            return math.inf
-        return composed_epsilon([Part(certified.loss, target.rounds)], target.delta).epsilon
+        update = NoisyUpdate(integer, l2, target.dimension, target.num_honest)
+        certified = (shifted_noise_loss(update), real_shift_loss(update))
+        return min(
+            composed_epsilon([Part(bound.loss, target.rounds)], target.delta).epsilon if bound else math.inf
+            for bound in certified
+        )
 
     variance, best = lattice.variance, None
     low, high = 0.0, math.inf

@@ -148,6 +148,7 @@ class AdaptiveKeep(Policy):
             planned_pair,
             separation=max(planned_pair.separation, fewer_pair.separation),
             infinity=max(planned_pair.infinity, fewer_pair.infinity),
+            log_ratio=max(planned_pair.log_ratio, fewer_pair.log_ratio),
         )
         run = [Part(costlier, plan.target.counted_rounds)]
         within = composed_epsilon(run, plan.target.delta).epsilon <= plan.target.epsilon

@@ -136,17 +136,20 @@ class RunAccount:
             self.ledger.published(View(shown, 1.0 if too_many_lost else self._rate))
 
     def statements(self, mechanism: Mechanism, refine: bool) -> list[PrivacyStatement]:
-        """What a coordinate of a mechanism costs, and what the last round and all rounds so far have cost."""
+        """What a coordinate of a mechanism costs, and what the last round and all rounds so far have cost.
+
+        Rounds are left out where nothing is certified for them.
+        """
         ledger, delta = self.ledger, self.delta
-        statements = [coordinate_statement(mechanism)]
-        if not len(ledger) or math.isinf(mechanism.epsilon):
-            return statements
+        coordinate = coordinate_statement(mechanism)
+        if not len(ledger):
+            return [coordinate]
         views = [False] if ledger.last_view.is_local else [False, True]
-        statements += [ledger.last_statement(delta, in_sum, refine) for in_sum in views]
+        statements = [ledger.last_statement(delta, in_sum, refine) for in_sum in views]
         statements += [ledger.statement(delta, in_sum, refine) for in_sum in views]
         if ledger.counts_models:
             statements.append(ledger.models_statement(delta, refine))
-        return statements
+        return [coordinate, *(stated for stated in statements if math.isfinite(stated.epsilon))]
 
     def spent(self) -> PrivacyStatement:
         """A quick upper bound of what a client has spent, or the budget where that is smaller."""

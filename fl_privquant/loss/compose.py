@@ -160,10 +160,15 @@ def _least_bound(parts: Sequence[Part], delta: float, refine: bool) -> Bound:
 
 
 def _normal_epsilon(pairs: Sequence[tuple[NormalLoss, int]], delta: float) -> float:
-    """The epsilon of normal pairs, rounded up. The probability that one reveals all is taken off delta."""
+    """The epsilon of normal pairs, rounded up. The probability that one reveals all is taken off delta.
+
+    Logarithms of ratios add up to r. With the normal pair's (e, f), the total is (e + r, e^r f).
+    """
     squares = math.fsum(count * loss.separation**2 for loss, count in pairs)
     revealed = math.fsum(count * loss.infinity for loss, count in pairs)
-    return gaussian_epsilon(math.sqrt(squares) * (1.0 + ROUNDING), delta - revealed * (1.0 + ROUNDING))
+    ratio = math.fsum(count * loss.log_ratio for loss, count in pairs) * (1.0 + ROUNDING)
+    left = (delta - revealed * (1.0 + ROUNDING)) * math.exp(-ratio)
+    return gaussian_epsilon(math.sqrt(squares) * (1.0 + ROUNDING), left) + ratio
 
 
 def _worth_a_grid(parts: Sequence[Part], renyi: float) -> bool:

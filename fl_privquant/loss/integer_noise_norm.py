@@ -1,9 +1,12 @@
 """Integer noise on updates of bounded L2 norm: a bound by normal pairs, and the theorems of the papers.
 
-Norms are in units of the clip. Before noise is added, inputs are rounded at random to integers. Let the two
-inputs use the same random numbers for the rounding, and tell these to the adversary, who can then only learn
-more (joint convexity). A coordinate of difference D, in lattice steps, then gives integers whose difference k
-is one of the two whole numbers next to D, with mean D, independently of the other coordinates.
+Norms are in units of the clip. Before noise is added, inputs are rounded at random to integers. The first
+bound tells the adversary how inputs were rounded, the second one does not.
+
+**Rounding told.** Let the two inputs use the same random numbers for the rounding, and tell these to the
+adversary, who can then only learn more (joint convexity). A coordinate of difference D, in lattice steps,
+then gives integers whose difference k is one of the two whole numbers next to D, with mean D, independently
+of the other coordinates.
 
 **Normal pairs.** Let F(t) be the probability that the sum of the n honest noises is t or more. Let t0 be the
 first t with F(t) <= s, and a the largest value of Phi^-1(F(t - 1)) - Phi^-1(F(t)) over all t from 2 - t0 to
@@ -36,6 +39,29 @@ every rate r,
 where the largest value is taken over all D_i with sum of D_i^2 <= S. It is d times the concave hull of
 log E exp(r k^2), as a function of D^2, at S / d. The hull is bounded on a fine grid, with the function at the
 far end of each cell.
+
+**Rounding not told.** Let an input be the real number x, in lattice steps. It is rounded to one of its two
+neighbours with mean x, so that the sum of the input and all noise is t or more with probability G(t - x),
+where G interpolates F linearly between whole numbers. (Tell the adversary the integers of the other clients.)
+Laws of different x have monotone likelihood ratios: those of the rounded inputs have, and adding log-concave
+noise preserves this (composition of totally positive kernels). So the best tests are half-lines, and for
+*every real* shift D all tests have
+
+    power - s <= H_(b D)(level + s),
+
+where b is the largest slope of -Phi^-1(G) between 1 - t0 and t0, by the argument of
+:mod:`fl_privquant.loss.rounding_noise`. From j to j + 1 the slope of G is the probability p_j of j, and
+phi(Phi^-1(G)) is a concave function of G, so that it is least at an end. Hence b is the largest value of
+
+    p_j / min(phi(Phi^-1(F(j))), phi(Phi^-1(F(j + 1)))).
+
+An update at distance D then costs no more than N(0, 1) against N(b D, 1): rounding adds nothing to the
+distance. This is the argument of rounded shares (:mod:`fl_privquant.loss.rounded_shares`) as far as it holds
+here. There, noise is added before rounding, and rounding errors hide the sum, too. Here they cannot count as
+noise: if all other inputs are whole numbers, nothing else is rounded at random. And b exceeds the inverse of
+the noise's deviation by a factor of about exp(z / (2 deviation)) at the end of the range, z deviations out.
+So a coarse lattice, on which the noise of the sum has a deviation of 20 steps, costs more than 20 %; with 200
+steps it costs 2 %.
 
 **Theorems.** Given k the noise has a Rényi divergence of order a of at most A k^2 + B |k|. So by joint
 convexity of exp((a - 1) D_a) and independence of coordinates
@@ -143,6 +169,20 @@ def shifted_noise_loss(update: NoisyUpdate) -> NamedLoss | None:
     return NamedLoss(charged, "l2 gaussian of integer noise")
 
 
+def real_shift_loss(update: NoisyUpdate) -> NamedLoss | None:
+    """The loss of the normal pairs that cover every real shift, if the adversary is not told roundings."""
+    integer, dimension, squared = update.integer, update.dimension, update.squared
+    apart = integer.distance_to_ideal(update.num_honest)
+    revealed = max(_CHARGED / dimension, _TIMES_APART * apart)
+    # The largest shift of a coordinate is the width of the lattice.
+    farthest = min(float(integer.max_shift), math.sqrt(squared))
+    separation = _shift_separation(integer.noise, farthest, update.num_honest, revealed, apart, told=False)
+    if math.isinf(separation):
+        return None
+    loss = gaussian_loss(separation * math.sqrt(squared), dimension * revealed)
+    return NamedLoss(loss, "l2 gaussian of integer noise")
+
+
 def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: int) -> PrivacyLoss:
     """The loss of a normal pair whose distance is the length of a difference that is rounded at random."""
     chances = (1.0, *_CHANCES)
@@ -163,9 +203,12 @@ def _rounded_loss(separation: float, max_shift: int, squared: float, dimension: 
 
 @lru_cache(maxsize=64)
 def _shift_separation(
-    noise: IntegerNoise, farthest: int, num_honest: int, revealed: float, apart: float
+    noise: IntegerNoise, farthest: float, num_honest: int, revealed: float, apart: float, told: bool = True
 ) -> float:
-    """The separation of one lattice step in the sum of honest noises; infinite where none is certified."""
+    """The separation of one lattice step in the sum of honest noises; infinite where none is certified.
+
+    It holds for whole steps if the adversary is ``told`` how inputs are rounded, else for real ones.
+    """
     try:
         law = ideal_sum(noise, num_honest, _LISTED)
     except InvalidSpecError:
@@ -175,15 +218,17 @@ def _shift_separation(
         spare = spare_for(revealed, 1, most) - apart
         if spare < _LEAST_SPARE:
             return math.inf
-        separation = shift_separation(law, spare)
+        separation = shift_separation(law, spare, told)
         if separation * farthest <= most:
             return separation
         most = max(2.0 * most, _ROOM * separation * farthest)
     return math.inf
 
 
-def shift_separation(law: LatticeLaw, spare: float) -> float:
+def shift_separation(law: LatticeLaw, spare: float, whole: bool = True) -> float:
     """The least a for which (1) holds for all whole shifts of a symmetric log-concave law, rounded up.
+
+    Without ``whole`` it is the b for all real shifts of inputs that are rounded at random.
 
     >>> coin = LatticeLaw(-1, np.array([0.25, 0.5, 0.25]))
     >>> round(shift_separation(coin, 0.3), 4)
@@ -197,7 +242,11 @@ def shift_separation(law: LatticeLaw, spare: float) -> float:
         return math.inf
     upper = beyond[:end] * (1.0 + relative) + law.lost
     lower = beyond[1 : end + 1] * (1.0 - relative)
-    return float((ndtri(upper) - ndtri(lower)).max()) + INVERSE_ERROR
+    if whole:
+        return float((ndtri(upper) - ndtri(lower)).max()) + INVERSE_ERROR
+    scores = np.maximum(np.abs(ndtri(upper)), np.abs(ndtri(lower))) + INVERSE_ERROR
+    heights = np.exp(-0.5 * scores**2) / math.sqrt(2.0 * math.pi)
+    return float((law.values[-law.first :][:end] * (1.0 + relative) / heights).max()) * _FLOAT_ROOM
 
 
 @lru_cache(maxsize=256)

@@ -49,12 +49,17 @@ class NormalLoss(PrivacyLoss):
     """
 
     separation: float = math.inf
+    log_ratio: float = 0.0
+    """Logarithm of the factor by which output laws may differ from post-processings of that pair."""
 
 
-def gaussian_loss(separation: float, revealed: float = 0.0) -> NormalLoss:
+def gaussian_loss(separation: float, revealed: float = 0.0, log_ratio: float = 0.0) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
 
-    ``revealed`` is an additional probability with which everything is revealed.
+    ``revealed`` is an additional probability with which everything is revealed. With a ``log_ratio`` r, the
+    output laws P and P' are only close to post-processings Q and Q' of the normal pair: P <= p Q and
+    Q' <= q P' with p q = e^r and p, q >= 1. Then P(S) - a P'(S) <= p (Q(S) - a e^-r Q'(S)) for all sets S:
+    losses grow by r, and probabilities by the factor e^r at most.
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694
@@ -64,7 +69,8 @@ def gaussian_loss(separation: float, revealed: float = 0.0) -> NormalLoss:
     log_second = _log_between(scores + separation)
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
     atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))) + revealed, _SLACK)
-    return NormalLoss(atoms.losses, atoms.masses, atoms.infinity, atoms.slack, separation)
+    slack = atoms.slack + (1.0 + atoms.slack) * math.expm1(log_ratio)
+    return NormalLoss(atoms.losses + log_ratio, atoms.masses, atoms.infinity, slack, separation, log_ratio)
 
 
 def laplace_loss(separation: float) -> PrivacyLoss:

@@ -24,44 +24,37 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from fl_privquant import checks
-from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
-from fl_privquant.checks import number_in, whole_in
+from fl_privquant.array_types import Array, ArrayLike, Floats
+from fl_privquant.checks import number_in
 from fl_privquant.design.noise_lattice import MOST_LEVELS, SPREADS, Lattice, best_lattice, certified_lattice
 from fl_privquant.design.spread import RunTarget
-from fl_privquant.errors import (
-    CertificationError,
-    CodeOverflowError,
-    InfeasibleDesignError,
-    InvalidSpecError,
-    counted,
-)
-from fl_privquant.law.codebook import MAX_LEVELS, checked_sums
+from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError, counted
+from fl_privquant.law.codebook import checked_sums
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.integer_noise import NoisyInteger
-from fl_privquant.loss.integer_noise_norm import NoisyUpdate, shifted_noise_loss
+from fl_privquant.loss.integer_noise_norm import NoisyUpdate, real_shift_loss, shifted_noise_loss
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from fl_privquant.mechanisms.integer_privacy import MAX_EPSILON, calibrate, certified_delta, epsilon_at
 from fl_privquant.mechanisms.registry import Spec, checked_levels
+from fl_privquant.mechanisms.residues import (
+    NumClients,
+    OptionalWrapBits,
+    OverflowProbability,
+    ResidueMechanism,
+    WrapBits,
+    ring_bits,
+)
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
 from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.packing.wire_format import PackedIndices, WireFormat
 from fl_privquant.sampling.discrete import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
-# Widest ring: codes are at most uint32.
-_MAX_WRAP_BITS = 32
-_NUM_CLIENTS = whole_in(1, 1 << 31)
-_WRAP_BITS = whole_in(1, _MAX_WRAP_BITS)
-_OVERFLOW = number_in("(0, 0.01]", "; typical values are 1e-9 to 1e-6")
 # Codes of _WIDE bits are wide enough for every lattice; narrower ones may have _WORTH times their error.
 _WIDE, _WORTH = 24, 1.01
-# Widest ring whose output probabilities are listed one by one.
-_MAX_LISTED_BITS = 20
 # Covers the rounding of tails and bounds, which floats give to 12 digits or better.
 _FLOAT_ROOM = 1.0 + 1e-9
 # A fraction as Python writes it. Python reads more, such as 1e999999999, which would take forever.
@@ -79,11 +72,11 @@ class AdditiveSpec(Spec):
     levels: int = 16
     """Number of lattice points from -1 to 1 to which inputs are rounded. ``bits=`` sets this too; the code
     that is sent is wider, as it must hold the noise (:attr:`AdditiveMechanism.wrap_bits`)."""
-    num_clients: Annotated[int, _NUM_CLIENTS] = 1
+    num_clients: NumClients = 1
     """The largest number of clients whose codes will be added up."""
-    wrap_bits: Annotated[int | None, _WRAP_BITS] = None
+    wrap_bits: OptionalWrapBits = None
     """Bits of a code; by default the fewest that keep ``overflow_probability``."""
-    overflow_probability: Annotated[float, _OVERFLOW] = 1e-9
+    overflow_probability: OverflowProbability = 1e-9
     """Largest probability that noise carries one coordinate of the sum out of the ring."""
     variance: Annotated[float | None, number_in("(0, 1e18]")] = None
     """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
@@ -159,7 +152,7 @@ class ApproximateSpec(AdditiveSpec):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AdditiveMechanism(Mechanism):
+class AdditiveMechanism(ResidueMechanism):
     """Rounding to a lattice plus integer noise modulo 2^wrap_bits, certified when it is made.
 
     Guarantee: (``epsilon``, ``delta``)-differential privacy of each coordinate and release against an
@@ -173,9 +166,9 @@ class AdditiveMechanism(Mechanism):
     """The noise that is added to the lattice point."""
     levels: int
     """Number of lattice points from -1 to 1."""
-    num_clients: Annotated[int, _NUM_CLIENTS]
+    num_clients: NumClients
     """The largest number of clients whose codes may be added up."""
-    wrap_bits: Annotated[int, _WRAP_BITS]
+    wrap_bits: WrapBits
     """Codes are integers modulo 2^wrap_bits."""
     claimed_epsilon: float
     claimed_delta: float
@@ -185,14 +178,7 @@ class AdditiveMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         checked_levels(self.levels)
-        checks.check_declared(self)
-        if not (self.epsilon <= self.claimed_epsilon and self.delta <= self.claimed_delta):
-            raise CertificationError(self.statement.above(self.claimed_epsilon, self.claimed_delta))
-        if not self.overflow_probability <= self.claimed_overflow_probability:
-            raise CertificationError(
-                f"overflow probability {self.overflow_probability:.9g} of {self.num_clients} clients in "
-                f"{self.wrap_bits} bits is above the claimed {self.claimed_overflow_probability:.9g}"
-            )
+        super().__post_init__()
 
     @property
     def _form(self) -> str:
@@ -209,10 +195,15 @@ class AdditiveMechanism(Mechanism):
         else:
             check_width(noise, spec)
             epsilon = cls._least_epsilon(noise, spec.max_shift, delta)
-        bits = cls._ring_bits(spec, noise)
+        sizes = spec.levels, spec.num_clients
+        bits = ring_bits(
+            spec.wrap_bits,
+            lambda bits: overflow_probability(noise, *sizes, bits),
+            spec.overflow_probability,
+            f"{cls.kind}: the noise of {spec.num_clients} clients on {spec.levels} levels",
+        )
         claims = (epsilon, delta, spec.overflow_probability)
-        sizes = (spec.levels, spec.num_clients, bits)
-        return cls(cls.kind, noise, *sizes, *claims, parameters=spec.parameters())
+        return cls(cls.kind, noise, *sizes, bits, *claims, parameters=spec.parameters())
 
     @classmethod
     def _least_noise(cls, spec: AdditiveSpec) -> IntegerNoise:
@@ -232,34 +223,6 @@ class AdditiveMechanism(Mechanism):
         """The least loss that is certified for noise of a given variance; infinite where none is."""
         return epsilon_at(noise, max_shift, delta)
 
-    @classmethod
-    def _ring_bits(cls, spec: AdditiveSpec, noise: IntegerNoise) -> int:
-        """The bits of the ring: those of the spec, if they are enough, or by default the fewest that are."""
-        allowed = spec.overflow_probability
-        for least in range(1, _MAX_WRAP_BITS + 1):
-            if overflow_probability(noise, spec.levels, spec.num_clients, least) <= allowed:
-                break
-        else:
-            least = _MAX_WRAP_BITS + 1
-        bits = least if spec.wrap_bits is None else spec.wrap_bits
-        if bits < least or bits > _MAX_WRAP_BITS:
-            needed = f"more than {_MAX_WRAP_BITS}" if least > _MAX_WRAP_BITS else least
-            raise InfeasibleDesignError(
-                f"{cls.kind}: the noise of {spec.num_clients} clients on {spec.levels} levels needs {needed} "
-                f"bits to overflow with probability {allowed:g} at most, not {min(bits, _MAX_WRAP_BITS)}; "
-                "raise wrap_bits or overflow_probability, lower levels or num_clients"
-            )
-        return bits
-
-    @property
-    def epsilon(self) -> float:
-        return self._privacy[0]
-
-    @property
-    def delta(self) -> float:
-        """The certified delta at :attr:`epsilon`: never below the exact one."""
-        return self._privacy[1]
-
     def delta_at(self, epsilon: float) -> float:
         """The certified delta of one coordinate, one release, local view, at another epsilon."""
         return 0.0 if math.isinf(epsilon) else certified_delta(self.noise, self.max_shift, epsilon)
@@ -273,11 +236,11 @@ class AdditiveMechanism(Mechanism):
         return NamedLoss(self._released.loss(view.honest_count), "" if view.is_local else "noise sum")
 
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """The bound by normal pairs for every whole shift, and the theorem of the mechanism's authors."""
+        """The bounds by normal pairs for whole and for real shifts, and the theorem of the authors."""
         if norms.l2 is None:
             return []
         update = NoisyUpdate(self._released, norms.l2, dimension, view.honest_count)
-        bounds = (shifted_noise_loss(update), self._theorem(update))
+        bounds = (shifted_noise_loss(update), real_shift_loss(update), self._theorem(update))
         return [bound for bound in bounds if bound is not None]
 
     @property
@@ -304,20 +267,6 @@ class AdditiveMechanism(Mechanism):
     def overflow_probability(self) -> float:
         """Bound of the probability that noise carries a coordinate of the clients' sum out of the ring."""
         return overflow_probability(self.noise, self.levels, self.num_clients, self.wrap_bits)
-
-    @property
-    def num_levels(self) -> int:
-        """Number of codes: 2^wrap_bits."""
-        return 1 << self.wrap_bits
-
-    @property
-    def values(self) -> Floats:
-        """(2^wrap_bits,) the value that each code of one client stands for, for inputs in [-1, 1]."""
-        return self.decode(np.arange(self._listed_levels()))
-
-    @property
-    def bits_per_coordinate(self) -> float:
-        return float(self.wrap_bits)
 
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, 2^wrap_bits) output probabilities for inputs in [-1, 1], wrap included."""
@@ -355,38 +304,11 @@ class AdditiveMechanism(Mechanism):
             threads=threads,
         )
 
-    def wire_format(self, dimension: int, clip: float, dtype: np.dtype[Any]) -> WireFormat:
-        if self.num_levels > MAX_LEVELS:
-            return super().wire_format(dimension, clip, dtype)
-        return PackedIndices(self, dimension, clip, dtype, self.num_levels)
-
-    def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        return self.decode_sum(indices, 1, clip)
-
-    def to_codes(self, indices: Array) -> Ints:
-        return np.asarray(indices).astype(np.int64)
-
-    def sum_bits(self, num_clients: int) -> int:
-        """Bits of the ring; it holds the codes of as many clients as it was designed for."""
-        if num_clients < 1:
-            raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
-        if num_clients > self.num_clients:
-            raise CodeOverflowError(
-                f"{self.name}: its {self.wrap_bits} bits were designed for the sum of {self.num_clients} "
-                f"codes, not of {num_clients}; design it with num_clients={num_clients}"
-            )
-        return self.wrap_bits
-
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         bits = self.sum_bits(num_clients)
         sums = checked_sums(total, num_clients, (1 << bits) - 1)
         lowest = -(_room(self.levels, num_clients, bits) // 2)
-        # Computed in place, as new memory for every step would cost more time than the arithmetic.
-        above = sums.astype(np.int64)
-        above -= lowest
-        above &= (1 << bits) - 1
-        means = above.astype(np.float64)
-        means += lowest
+        means = self._representatives(sums, lowest)
         means *= self.step / num_clients
         means -= 1.0
         means *= checks.positive("clip", clip)
@@ -410,19 +332,6 @@ class AdditiveMechanism(Mechanism):
             log_moment=log_moment,
             slip=self.noise.total_variation + (0.0 if cut is None else self.noise.tail(cut)),
         )
-
-    @cached_property
-    def _privacy(self) -> tuple[float, float]:
-        """The certified epsilon and delta."""
-        return self.claimed_epsilon, self.delta_at(self.claimed_epsilon)
-
-    def _listed_levels(self) -> int:
-        if self.wrap_bits > _MAX_LISTED_BITS:
-            raise InvalidSpecError(
-                f"{self.name}: 2^{self.wrap_bits} codes are too many to list; "
-                f"this is for wrap_bits up to {_MAX_LISTED_BITS}"
-            )
-        return self.num_levels
 
     def _header(self) -> dict[str, Any]:
         return {"noise": str(getattr(self.noise, self.noise.parameter))}

@@ -71,6 +71,8 @@ class Spec:
     """The variants of this mechanism that comparisons show."""
     designed_for_sums: ClassVar[bool] = False
     """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
+    chooses_width: ClassVar[bool] = False
+    """Whether designs for a run choose how many bits a code has, whatever the wished number is."""
     instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
     """The parameters that define a design if ``epsilon`` is not given."""
     contained_in: ClassVar[str | None] = None
@@ -104,6 +106,11 @@ class Spec:
     def accepted(cls, wishes: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the given parameters that this mechanism has."""
         return {key: value for key, value in wishes.items() if key in cls.parameter_names()}
+
+    @classmethod
+    def needs_rotation(cls, norm_ratio: float | None) -> bool:
+        """Whether plans rotate whole updates whose L2 clip is that many coordinate clips."""
+        return True
 
     @classmethod
     def proposes(cls, wish: Wish) -> bool:
@@ -242,7 +249,12 @@ def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
         if (listed.plans_for_sums if in_sum else listed.plans_for_local)
         and not (in_sum and by_norm and listed.name in replaced)
     ]
-    chosen.sort(key=lambda listed: (listed.spec.spends_on is not Unit.TOTAL, listed.rank, listed.name))
+
+    def order(listed: Entry[Any]) -> tuple[bool, int, str]:
+        for_targets = listed.spec.spends_on is Unit.TOTAL or listed.spec.chooses_width
+        return (not for_targets, listed.rank, listed.name)
+
+    chosen.sort(key=order)
     return tuple(listed.name for listed in chosen)
 
 

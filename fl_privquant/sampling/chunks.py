@@ -61,8 +61,9 @@ class _Given(LazyVector):
 class Chunk(NamedTuple):
     """A part of an update that is being encoded: k inputs, float32 or float64, and their random words.
 
-    If an encoder takes two words per input, the second ones are in the stream from the address
-    ``second_words`` on. If it takes none, ``words`` is empty. Codes are written to ``out``.
+    The words are those from the address ``first_word`` on. If an encoder takes two words per input, the
+    second ones are in the stream from the address ``second_words`` on. If it takes none, ``words`` is empty.
+    Codes are written to ``out``.
     """
 
     x: Array
@@ -70,6 +71,7 @@ class Chunk(NamedTuple):
     words: Words
     out: Array
     stream: RandomStream
+    first_word: int
     second_words: int
 
 
@@ -114,8 +116,9 @@ def encode_in_chunks(
             elif words.size:
                 randomness.fill(words, first_word + start)
             part = _readable(source.read(start, stop))
-            second_words = first_word + source.size + start
-            chunk = Chunk(part, float(clip), words, codes[start:stop], randomness, second_words)
+            first = first_word + start
+            out_part = codes[start:stop]
+            chunk = Chunk(part, float(clip), words, out_part, randomness, first, first + source.size)
             not_finite += encode_chunk(chunk)
         return not_finite
 

@@ -89,7 +89,21 @@ class _IntegerNoise(ABC):
 
     def fill(self, out: Ints, stream: RandomStream, first_word: int) -> None:
         """Write draws into a vector, one for each reserved word from address ``first_word`` on."""
-        _draw_from_table(self._table, out, stream, first_word)
+        words = np.empty(min(_CHUNK, out.size), dtype=np.uint64)
+        for start in range(0, out.size, _CHUNK):
+            part = out[start : start + _CHUNK]
+            part_words = words[: part.size]
+            stream.fill(part_words, first_word + start)
+            self.draw(part_words, part, stream, first_word + start)
+
+    def draw(self, words: Words, out: Ints, stream: RandomStream, first_word: int) -> None:
+        """Write the draws of ``words``, which were read from address ``first_word`` on."""
+        # Imported here because numba takes a second to import.
+        from fl_privquant.sampling.loops import draw_noise
+
+        table = self._table
+        if draw_noise(words, table.cells, table.cell_bits, out):
+            _break_ties(table, words, out, stream, first_word)
 
     def units(self) -> list[int]:
         """Probability of each magnitude 0, 1, ... in units of 2^-127, exactly as it is drawn."""
@@ -323,19 +337,6 @@ IntegerNoise: TypeAlias = DiscreteLaplace | DiscreteGaussian | Skellam
 @lru_cache(maxsize=32)
 def _tabulate(noise: _IntegerNoise) -> NoiseTable:
     return build_table(noise._ratios())
-
-
-def _draw_from_table(table: NoiseTable, out: Ints, stream: RandomStream, first_word: int) -> None:
-    # Imported here because numba takes a second to import.
-    from fl_privquant.sampling.loops import draw_noise
-
-    words = np.empty(min(_CHUNK, out.size), dtype=np.uint64)
-    for start in range(0, out.size, _CHUNK):
-        part = out[start : start + _CHUNK]
-        part_words = words[: part.size]
-        stream.fill(part_words, first_word + start)
-        if draw_noise(part_words, table.cells, table.cell_bits, part):
-            _break_ties(table, part_words, part, stream, first_word + start)
 
 
 def _break_ties(table: NoiseTable, words: Words, out: Ints, stream: RandomStream, first_word: int) -> None:

@@ -192,6 +192,27 @@ def add_noise(noise: Ints, low: int, high: int, mask: int, out: Array) -> None:
 
 
 @compiled
+def round_shares(
+    x: Array, clip: float, points: float, coarse: Ints, fine: Ints, mask: int, out: Array
+) -> int:
+    """Write inputs plus noise, rounded from a fine lattice to a coarse one; return how many are not finite.
+
+    There are ``points`` fine points per clip and 2^20 per coarse point. The noise is 2^10 ``coarse`` +
+    ``fine`` fine points. Half of ``mask`` + 1, a power of two, is added to codes, which are then reduced
+    modulo it. Conversion to an integer rounds towards zero; a shift rounds down, also below zero. No sum
+    overflows: inputs are below 2^52, noise below 2^32.
+    """
+    not_finite = 0
+    middle = (mask + 1) // 2
+    for i in range(x.size):
+        value = float(x[i])
+        not_finite += int(value - value != 0.0)
+        total = np.int64(_scaled(value, clip) * points) + (coarse[i] << 10) + fine[i]
+        out[i] = (((total + 524288) >> 20) + middle) & mask
+    return not_finite
+
+
+@compiled
 def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
     """Write a draw for each word, and return how many words tie with a threshold, whose draws are not valid.
 

@@ -27,7 +27,7 @@ BLOCK = 1 << 16
 
 def run() -> list[Row]:
     """Every measurement of encoding beside its target."""
-    return [*(row for levels in LEVELS for row in _throughput(levels)), _codebook(), _memory()]
+    return [*(row for levels in LEVELS for row in _throughput(levels)), _shares(), _codebook(), _memory()]
 
 
 def dithered_table(levels: int) -> CertifiedTable:
@@ -56,6 +56,15 @@ def _throughput(levels: int) -> list[Row]:
         own, theirs = median_seconds([encode, other], 3)
         rows.append(Row(f"m = {levels}: speed against the same law in {name}", theirs / own, 8.0))
     return rows
+
+
+def _shares() -> Row:
+    """Rounded Gaussian noise, whose numbers take two words each, against a table of four levels."""
+    mechanism = pq.design("rounded_gaussian", epsilon=1.0, deviation=2.0)
+    sampler = Sampler(dithered_table(4))
+    update = np.random.default_rng(0).normal(0.0, 0.3, COORDINATES).astype(np.float32)
+    own, table = median_seconds([lambda: mechanism.encode(update), lambda: sampler.encode(update)], ROUNDS)
+    return Row("rounded_gaussian: speed against a table of m = 4", table / own, 0.5)
 
 
 def _codebook() -> Row:

@@ -14,6 +14,8 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 TRUSTING = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
 TARGET = pq.Target(epsilon=4.0, rounds=20, num_clients=60)
 DIMENSION = 3000
+BITS = "optm_aggregate"
+"""A mechanism whose error depends on the number of bits."""
 
 
 def check_width(plan: Plan) -> None:
@@ -24,7 +26,7 @@ def check_width(plan: Plan) -> None:
 
 
 def test_the_fewest_bytes_for_an_error() -> None:
-    plans = TARGET.plans(DIMENSION, max_bits=3, most_error=1.1, aggregation=TRUSTING)
+    plans = TARGET.plans(DIMENSION, mechanism=BITS, max_bits=3, most_error=1.1, aggregation=TRUSTING)
     assert len(plans) == 3
     sizes = [plan.bytes_per_round for plan in plans]
     assert sizes == sorted(sizes)
@@ -32,26 +34,36 @@ def test_the_fewest_bytes_for_an_error() -> None:
         assert plan.statement.epsilon <= 4.0
         assert 1.08 < (plan.ratio_to_central or math.inf) <= 1.1
         check_width(plan)
-    chosen = TARGET.plan(DIMENSION, max_bits=3, most_error=1.1, aggregation=TRUSTING)
+    chosen = TARGET.plan(DIMENSION, mechanism=BITS, max_bits=3, most_error=1.1, aggregation=TRUSTING)
     assert chosen.bytes_per_round <= 1.02 * sizes[0]
     # 1.3 masked bits for each coordinate of the model, where a masked code takes 8.
     assert 8 * chosen.bytes_per_round < 1.35 * DIMENSION
     # Fewer coordinates would err by more than was asked for.
-    fewer = TARGET.plan(
-        DIMENSION, max_bits=3, keep=int(0.9 * chosen.encoding.kept(DIMENSION)), aggregation=TRUSTING
-    )
+    keep = int(0.9 * chosen.encoding.kept(DIMENSION))
+    fewer = TARGET.plan(DIMENSION, mechanism=BITS, max_bits=3, keep=keep, aggregation=TRUSTING)
     assert (fewer.ratio_to_central or 0.0) > 1.1
 
 
+def test_the_default_chooses_its_width_itself() -> None:
+    """One plan, whatever the largest number of bits: its error hardly depends on the width."""
+    (plan,) = TARGET.plans(DIMENSION, max_bits=5, most_error=1.1, aggregation=TRUSTING)
+    assert 1.08 < (plan.ratio_to_central or math.inf) <= 1.1
+    check_width(plan)
+    bits = TARGET.plan(DIMENSION, mechanism=BITS, max_bits=5, most_error=1.1, aggregation=TRUSTING)
+    assert plan.bytes_per_round < 1.1 * bits.bytes_per_round
+    (sized,) = TARGET.plans(DIMENSION, max_bits=5, most_kilobytes=0.15, aggregation=TRUSTING)
+    assert 145 <= sized.bytes_per_round <= 150
+
+
 def test_the_least_error_for_a_size() -> None:
-    plans = TARGET.plans(DIMENSION, max_bits=3, most_kilobytes=0.15, aggregation=TRUSTING)
+    plans = TARGET.plans(DIMENSION, mechanism=BITS, max_bits=3, most_kilobytes=0.15, aggregation=TRUSTING)
     errors = [plan.mean_squared_error for plan in plans]
     assert errors == sorted(errors)
     for plan in plans:
         assert 140 <= plan.bytes_per_round <= 150
         assert plan.statement.epsilon <= 4.0
         check_width(plan)
-    chosen = TARGET.plan(DIMENSION, max_bits=3, most_kilobytes=0.15, aggregation=TRUSTING)
+    chosen = TARGET.plan(DIMENSION, mechanism=BITS, max_bits=3, most_kilobytes=0.15, aggregation=TRUSTING)
     assert chosen.mean_squared_error <= 1.005 * errors[0]
     # A size with room for everything keeps everything.
     wide = TARGET.plan(DIMENSION, most_kilobytes=100.0, aggregation=TRUSTING)
@@ -62,7 +74,7 @@ def test_the_least_error_for_a_size() -> None:
 def test_exact_sums_take_more_bytes() -> None:
     exact = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0, exact_sums=True)
     narrow, wide = (
-        TARGET.plan(DIMENSION, max_bits=3, keep=300, aggregation=aggregation)
+        TARGET.plan(DIMENSION, mechanism=BITS, max_bits=3, keep=300, aggregation=aggregation)
         for aggregation in (TRUSTING, exact)
     )
     assert wide.mean_squared_error == narrow.mean_squared_error

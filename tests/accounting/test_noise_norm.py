@@ -40,6 +40,43 @@ def shifted(law: LatticeLaw, shift: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([zeros, law.values]), np.concatenate([law.values, zeros])
 
 
+def rounded_at_random(law: LatticeLaw, centre: float, size: int) -> np.ndarray:
+    """The law of the sum of noises and of an input that is rounded at random to a neighbour, from 0 on."""
+    below = math.floor(centre)
+    out = np.zeros(size)
+    for point, share in ((below, 1.0 - (centre - below)), (below + 1, centre - below)):
+        out[point : point + law.values.size] += share * law.values
+    return out
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=repr)
+@pytest.mark.parametrize("count", [3, 25])
+def test_no_real_shift_of_rounded_inputs_is_told_apart_better_than_certified(
+    noise: IntegerNoise, count: int
+) -> None:
+    law = ideal_sum(noise, count, 1e-36)
+    generator = np.random.default_rng(5)
+    checked = 0
+    for farthest in (0.3, 1.0, 2.5):
+        most = 3.0 * farthest / math.sqrt(count * float(noise.variance))
+        if most > 3.0:
+            continue
+        separation = shift_separation(law, spare_for(REVEALED, 1, most), whole=False)
+        if not separation * farthest <= most:
+            continue
+        for shift in farthest * generator.uniform(0.02, 1.0, 6):
+            centre = generator.uniform(0.0, 3.0)
+            pair = [rounded_at_random(law, at, law.values.size + 8) for at in (centre, centre + shift)]
+            for first, second in (pair, pair[::-1]):
+                assert excess_of_pair(first, second, separation * shift, REVEALED) <= 1e-15
+        assert shift_separation(law, spare_for(REVEALED, 1, most)) <= separation
+        # A negative control: less than half of the separation is not enough.
+        first, second = (rounded_at_random(law, at, law.values.size + 8) for at in (0.0, 0.05))
+        assert excess_of_pair(second, first, 0.4 * separation * 0.05, REVEALED) > 1e-9
+        checked += 1
+    assert checked or float(noise.variance) * count < 10.0
+
+
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
 @pytest.mark.parametrize("count", [3, 25])
 def test_no_whole_shift_is_told_apart_better_than_certified(noise: IntegerNoise, count: int) -> None:

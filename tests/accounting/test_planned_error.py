@@ -18,10 +18,10 @@ CLIENTS = 50
 
 
 @lru_cache
-def plan(dimension: int, epsilon: float) -> Plan:
+def plan(dimension: int, epsilon: float, mechanism: str) -> Plan:
     everybody = SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
     target = Target(epsilon, rounds=2, num_clients=CLIENTS)
-    return target.plan(dimension, l2_clip=1.0, aggregation=everybody)
+    return target.plan(dimension, l2_clip=1.0, mechanism=mechanism, aggregation=everybody)
 
 
 def update_of(kind: str, dimension: int) -> np.ndarray:
@@ -55,26 +55,28 @@ def measured_error(planned: Plan, update: np.ndarray, rounds: int) -> float:
 
 @pytest.mark.parametrize("kind", ["dense", "one-hot", "block", "short block", "all equal"])
 @pytest.mark.parametrize(("dimension", "epsilon", "rounds"), [(650, 6.0, 24), (3000, 150.0, 6)])
+@pytest.mark.parametrize("mechanism", ["rounded_gaussian", "optm_aggregate"])
 def test_the_error_of_real_updates_is_the_predicted_one(
-    kind: str, dimension: int, epsilon: float, rounds: int
+    kind: str, dimension: int, epsilon: float, rounds: int, mechanism: str
 ) -> None:
     # Squares of 15,600 or 18,000 nearly normal errors: 5 % are 4.4 standard deviations, odds of 1 to 10^5.
-    planned = plan(dimension, epsilon)
+    planned = plan(dimension, epsilon, mechanism)
     measured = measured_error(planned, update_of(kind, dimension), rounds)
     assert measured == pytest.approx(planned.mean_squared_error, rel=0.05)
 
 
 def test_the_clip_is_chosen_by_noise_and_lost_signal() -> None:
     """Where a few bits add much to the noise, more of an update is cut off; other clips have more error."""
-    few, dimension = plan(650, 6.0), 7850
+    few, dimension = plan(650, 6.0, "optm_aggregate"), 7850
     assert 2.1 < few.encoding.clip * math.sqrt(650) < 2.5
     target = Target(10.0, rounds=50, num_clients=1000)
     everybody = SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
-    chosen = target.plan(dimension, aggregation=everybody)
+    chosen = target.plan(dimension, mechanism="optm_aggregate", aggregation=everybody)
     spread = chosen.encoding.clip * math.sqrt(dimension)
     assert 3.0 < spread < 3.4
     for other in (2.5, 4.2):
-        worse = target.plan(dimension, clip=other / math.sqrt(dimension), aggregation=everybody)
+        clip = other / math.sqrt(dimension)
+        worse = target.plan(dimension, mechanism="optm_aggregate", clip=clip, aggregation=everybody)
         assert chosen.mean_squared_error < 0.998 * worse.mean_squared_error
 
 

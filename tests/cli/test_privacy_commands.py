@@ -77,7 +77,7 @@ JOINT = ("plan", "--epsilon", "4", "--clients", "40", "--dimension", "2000", "--
 def test_plan_chooses_and_says_how_to_run_it() -> None:
     """The printed lines make the plan that was printed, and the printed command is understood."""
     out = run(*JOINT, "--bits", "1", "--error", "1.4")
-    cells = next(line.split() for line in out.splitlines() if line.split()[:2] == ["1", "bit"])
+    cells = next(line.split() for line in out.splitlines() if line.split()[1:2] == ["bits"])
     assert 1.35 < float(cells[3]) <= 1.4
     assert "error ÷ central at most 1.4" in out
     command = next(line for line in out.splitlines() if line.startswith("python -m simulations.run"))
@@ -130,7 +130,7 @@ def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
 
 def test_plan_keeps_to_a_size() -> None:
     out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
-    cells = next(line.split() for line in out.splitlines() if line.split()[:2] == ["1", "bit"])
+    cells = next(line.split() for line in out.splitlines() if line.split()[1:2] == ["bits"])
     assert 0.09 < float(cells[-4]) <= 0.1
     assert plan_of(out).bytes_per_round <= 100
 

@@ -26,7 +26,7 @@ CLIENTS, DIMENSION, CLIP = 25, 2003, 0.3
 def designed(name: str) -> Any:
     if name == "none":
         return pq.design("none", fixed_point_bits=20)
-    rings = ("discrete_gaussian", "discrete_laplace", "skellam")
+    rings = ("discrete_gaussian", "discrete_laplace", "rounded_gaussian", "skellam")
     return typical(name, num_clients=CLIENTS) if name in rings else typical(name)
 
 

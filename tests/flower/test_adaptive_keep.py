@@ -99,7 +99,7 @@ def test_the_norm_of_the_mean_is_estimated_without_bias(plan: Plan, length: floa
 def test_a_checkpoint_keeps_what_was_learnt(plan: Plan) -> None:
     policy, resumed = AdaptiveKeep(plan, smoothing=0.0), AdaptiveKeep(plan)
     policy.observe_energy(0.01)
-    assert policy(2).kept(DIMENSION) == 120
+    assert policy(2).kept(DIMENSION) == 30
     resumed.restore_state(policy.checkpoint_state())
     assert resumed(2) == policy(2)
     with pytest.raises(InvalidSpecError, match="not finite"):
@@ -118,10 +118,11 @@ def test_a_policy_brings_what_its_plan_does(plan: Plan) -> None:
 def test_certificates_that_do_not_add_up_are_not_mixed(plan: Plan) -> None:
     """With few clients and a lax target 120 coordinates are counted in another way than 240."""
     lax = pq.Target(epsilon=30.0, rounds=5, num_clients=20)
-    planned = lax.plan(DIMENSION, max_bits=1, keep=240, aggregation=plan.aggregation)
+    bits = {"mechanism": "optm_aggregate", "max_bits": 1, "aggregation": plan.aggregation}
+    planned = lax.plan(DIMENSION, keep=240, **bits)
     policy = AdaptiveKeep(planned, halvings=1, smoothing=0.0)
     policy.observe_energy(0.01)
-    assert lax.plan(DIMENSION, max_bits=1, keep=120, aggregation=plan.aggregation).statement.epsilon <= 30.0
+    assert lax.plan(DIMENSION, keep=120, **bits).statement.epsilon <= 30.0
     assert policy(2) == planned.encoding
 
 
@@ -144,7 +145,7 @@ def test_a_client_that_takes_part_in_few_rounds_counts_few(plan: Plan) -> None:
     few = target.plan(DIMENSION, max_bits=1, keep=240, aggregation=plan.aggregation)
     policy = AdaptiveKeep(few, smoothing=0.0)
     policy.observe_energy(0.001)
-    assert policy(2).kept(DIMENSION) == 120
+    assert policy(2).kept(DIMENSION) == 30
 
 
 def test_a_plan_that_sends_everything_is_refused(plan: Plan) -> None:

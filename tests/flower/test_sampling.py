@@ -153,12 +153,12 @@ def test_a_bound_ends_the_run_before_it_is_exceeded():
 
 
 def test_a_plan_for_few_participations_holds_them_without_a_sampling():
-    plan = pq.Target(epsilon=8.0, rounds=8, num_clients=12, participations=2).plan(
-        dimension=25, max_bits=1, aggregation=SimulatedSum(0.0, 0.0)
-    )
+    target = pq.Target(epsilon=8.0, rounds=8, num_clients=12, participations=2)
+    plan = target.plan(dimension=25, aggregation=SimulatedSum(0.0, 0.0))
     asked = Asked()
     strategy = PrivQuantStrategy(fedavg(), plan, simulated=True)
-    result = run(strategy, asked, num_rounds=8).result
+    mods = [PrivQuantMod(**plan.client_limits, seed=1)]
+    result = run(strategy, asked, num_rounds=8, mods=mods).result
     assert isinstance(result, StoppedResult)
     assert set(asked.rounds.values()) == {2}
     assert strategy.ledger.statement(1e-5, in_sum=True).epsilon <= 8.0

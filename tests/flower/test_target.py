@@ -93,7 +93,7 @@ def test_a_whole_run_costs_no_more_than_its_target_and_learns() -> None:
     strategy, model = run(plan())
     # Nobody was lost, so that more were honest than the target counts on.
     assert 3.0 < spent(strategy) <= 6.0
-    assert strategy.encoding.mechanism.name == "optm_aggregate"
+    assert strategy.encoding.mechanism.name == "rounded_gaussian"
     # Three steps of norm 1, with the noise that the design says.
     deviation = strategy.encoding.clip * math.sqrt(3 * strategy.encoding.mechanism.mse() / CLIENTS)
     assert abs(model.mean() * math.sqrt(DIMENSION) - 3.0) < 5.0 * deviation
@@ -103,6 +103,7 @@ def test_a_whole_run_costs_no_more_than_its_target_and_learns() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "aggregation", "clients"),
     [
+        ("rounded_gaussian", SecureSum(), 25),
         ("optm_aggregate", SecureSum(), 25),
         ("one_bit", SecureSum(), 21),
         ("pbm", SecureSum(corrupt_fraction=0.3, dropout_fraction=0.0), 17),

@@ -131,9 +131,9 @@ def test_noise_goes_on_beyond_a_block() -> None:
         ((thresholds[2], 0), size + 2),
         ((0, 0, thresholds[0] - 1), 3 * size + 1),
     ):
-        chunk = Chunk(np.zeros(1), 1.0, np.zeros(1, np.uint64), np.zeros(1, np.uint8), _Stream(*words), 7)
+        chunk = Chunk(np.zeros(1), 1.0, np.zeros(1, np.uint64), np.zeros(1, np.uint8), _Stream(*words), 0, 7)
         assert mechanism._cells_further(chunk).tolist() == [cells]
-    endless = Chunk(np.zeros(1), 1.0, np.zeros(1, np.uint64), np.zeros(1, np.uint8), _Stream(*[0] * 32), 7)
+    endless = Chunk(np.zeros(1), 1.0, np.zeros(1, np.uint64), np.zeros(1, np.uint8), _Stream(*[0] * 32), 0, 7)
     assert mechanism._cells_further(endless)[0] > 2 * mechanism.reach
 
 
