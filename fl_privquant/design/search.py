@@ -38,7 +38,7 @@ _MANY_SHAPES, _FINALISTS = 12, 4
 # The least relative gain for which an integer move is made.
 _GAIN = 1e-5
 # Values of more levels than this are described by two numbers: scale and bend.
-_FEW_LEVELS, _FEW_LEVELS_WITH_GRADIENT = 5, 64
+_FEW_LEVELS, _FEW_LEVELS_WITH_GRADIENT = 5, 32
 # Searches begin at this multiple of the least outermost value.
 _START_BEYOND = 1.12
 
