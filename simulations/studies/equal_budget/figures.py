@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.config import CENTRAL
-from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values, look_of
+from simulations.studies.drawing import look_of
 from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, series_of
 from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, ROUNDS
 from simulations.studies.page import TASKS, table_or_none
@@ -115,29 +115,8 @@ def _shade(mechanism: str, bits: float) -> Any:
     return tuple(1.0 - full * (1.0 - part) for part in to_rgb(colour_of(mechanism)))
 
 
-def _local_training(read: ReadTable) -> Any:
-    """Accuracy and error of local training at an equal budget for the whole run."""
-    figure, axes = pyplot().subplots(2, 2, figsize=(9.0, 6.0), sharex=True, layout="constrained")
-    for column, task in enumerate(("digits", "mnist")):
-        table = read(f"equal-budget-{task}")
-        top, bottom = axes[:, column]
-        for place, (mechanism, rows) in enumerate(table.groupby("mechanism", sort=False)):
-            rows = rows.sort_values("run_epsilon")
-            x = rows.run_epsilon * 1.03**place
-            draw_curve(top, x, rows, "accuracy", str(mechanism))
-            draw_curve(bottom, x, rows, "mean_squared_error", str(mechanism))
-        top.set(title={"digits": "digits, 650 coordinates", "mnist": "MNIST, 7850 coordinates"}[task])
-        bottom.set(yscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, "aggregate of 100"))
-        label_values(bottom, set(table.run_epsilon))
-    axes[0, 0].set_ylabel(INTERVAL)
-    axes[1, 0].set_ylabel(ERROR)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    return figure
-
-
 FIGURES = (
     Figure("secure-sum", _secure_sum, ("equal_error",)),
     Figure("gradients", _gradients, (GRADIENTS[0],)),
-    Figure("local-training", _local_training, ("equal-budget-digits", "equal-budget-mnist")),
 )
 """Each figure of the page."""

@@ -17,14 +17,12 @@ from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS
 from simulations.studies.page import TASKS, table_or_none, together
 from simulations.studies.study import ReadTable
 
-GRADIENTS = tuple(
-    f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
-)
+GRADIENTS = ("training-digits", "training-mnist", "training-fashion")
 """Tables of training by one gradient of each client per round."""
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
-    "optm_aggregate": "OPTM for the sum",
+    "optm_aggregate": "sums of bits (ours)",
     "pbm": "Poisson binomial",
     "discrete_gaussian": "discrete Gaussian",
     "skellam": "Skellam",
@@ -111,7 +109,6 @@ class Numbers:
     def __init__(self, read: ReadTable) -> None:
         self._read = read
         self.trained = [name for name in GRADIENTS if table_or_none(read, name) is not None]
-        self.not_trained = [name for name in GRADIENTS if name not in self.trained]
 
     @property
     def errors(self) -> Any:
