@@ -21,7 +21,7 @@ from simulations.studies.study import Figure, ReadTable
 # This figure is also the first that a reader sees: large text, and hatches that repeat what colours say.
 _LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
 _PER_CENT = round(100.0 * (ALLOWED - 1.0), 6)
-_HATCHES = ("", "//", "..", "\\\\")
+_HATCHES = ("", "//", "..", "\\\\", "xx")
 
 _HEADING = PrivacyStatement.heading(Unit.TOTAL, "aggregate")
 
@@ -43,7 +43,7 @@ def _secure_sum(read: ReadTable) -> Any:
         axes[0].yaxis.get_major_locator().set_params(integer=True, nbins=5)
         axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
         handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.2)
+        figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.0)
         figure.suptitle(
             f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
         )

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from fl_privquant.errors import PrivQuantError
 from simulations.config import CENTRAL
 from simulations.report.statistics import student_interval
-from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS
+from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, SUMS_OF_BITS
 from simulations.studies.page import TASKS, table_or_none, together
 from simulations.studies.study import ReadTable
 
@@ -22,7 +22,8 @@ GRADIENTS = ("training-digits", "training-mnist", "training-fashion")
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
-    "optm_aggregate": "sums of bits (ours)",
+    "optm_aggregate": "sums of bits",
+    "rounded_gaussian": "rounded Gaussian",
     "pbm": "Poisson binomial",
     "discrete_gaussian": "discrete Gaussian",
     "skellam": "Skellam",
@@ -95,7 +96,7 @@ def pooled(read: ReadTable, bits: float | None = None) -> dict[str, float]:
     (Student t) is that of these averages.
     """
     lost = together(read, [f"{name}-by-seed" for name in GRADIENTS])
-    lost = lost[lost["mechanism"] == PEERS[0]]
+    lost = lost[lost["mechanism"] == SUMS_OF_BITS]
     lost = lost if bits is None else lost[lost["bits"] == bits]
     mean, low, high, seeds = student_interval(100.0 * lost.groupby("seed")["accuracy_lost"].mean())
     return {"cells": len(lost) // seeds, "mean": mean, "half_interval": 0.5 * (high - low)}
@@ -129,7 +130,7 @@ class Numbers:
     def ours(self) -> pd.DataFrame:
         """Errors of ours over the central Gaussian's, by bits (down) and by clients and budget (across)."""
         errors = self._read("secure_sum")
-        ours = errors[errors["mechanism"] == PEERS[0]]
+        ours = errors[errors["mechanism"] == SUMS_OF_BITS]
         return ours.pivot_table("ratio_to_central", "bits", ["num_clients", "run_epsilon"])
 
     @cached_property
@@ -168,7 +169,7 @@ class Numbers:
     @cached_property
     def our_losses(self) -> pd.DataFrame:
         """The rows of the mechanism that is designed for the sum, with the p-values of the joint test."""
-        ours = self.cells[self.cells["mechanism"] == PEERS[0]]
+        ours = self.cells[self.cells["mechanism"] == SUMS_OF_BITS]
         return ours.assign(joint=holm(ours["p_value"]), bits=ours["bits"].astype(int))
 
     @property
