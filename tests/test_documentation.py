@@ -159,4 +159,11 @@ def test_bits_that_travel_are_those_of_the_study() -> None:
     concepts = " ".join((ROOT / "docs" / "pages" / "concepts.md").read_text(encoding="utf-8").split())
     assert f"adds the integers up, at {few} to {most} bits" in readme
     assert f"1 to 8, in secure sums {few} to {most}" in readme
-    assert f"{few} or {some} bits for 100 clients and {many} to {most} for 1000" in concepts
+    assert f"{in_words(few, some)} bits for 100 clients and {in_words(many, most)} for 1000" in concepts
+
+
+def in_words(least: int, most: int) -> str:
+    """A span of whole numbers: 8, 7 or 8, 9 to 11."""
+    if least == most:
+        return f"{least}"
+    return f"{least} or {most}" if most == least + 1 else f"{least} to {most}"

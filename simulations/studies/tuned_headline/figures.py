@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from fl_privquant.cli.plots import pyplot
-from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies.drawing import look_of
 from simulations.studies.study import Figure, ReadTable
 from simulations.studies.tuned_headline.arms import WARY
@@ -36,7 +35,7 @@ def _accuracies(read: ReadTable) -> Any:
         )
     axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
     axis.grid(visible=False, axis="x")
-    axis.set_xlabel(PrivacyStatement.heading(Unit.TOTAL, "aggregate"))
+    axis.set_xlabel("ε, client total, aggregate view (trusted server: of the models), δ = 1e-5")
     axis.set_ylabel("test accuracy, %, 95 % over seeds")
     axis.legend(loc="lower right")
     return figure
