@@ -16,7 +16,7 @@ def _accuracies(read: ReadTable) -> Any:
     table = read("tuned")
     private = table[table["run_epsilon"] < math.inf]
     (none,) = table[table["run_epsilon"] == math.inf].itertuples()
-    figure, axis = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure, axis = pyplot().subplots(figsize=(7.2, 4.6), layout="constrained")
     axis.axhspan(100 * none.accuracy_low, 100 * none.accuracy_high, color="#999999", label=none.arm)
     epsilons = sorted(private["run_epsilon"].unique())
     arms = list(private["arm"].unique())
@@ -37,7 +37,7 @@ def _accuracies(read: ReadTable) -> Any:
     axis.grid(visible=False, axis="x")
     axis.set_xlabel("ε, client total, aggregate view (trusted server: of the models), δ = 1e-5")
     axis.set_ylabel("test accuracy, %, 95 % over seeds")
-    axis.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 

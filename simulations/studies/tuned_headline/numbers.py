@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.studies.page import one_row
+from simulations.studies.page import one_row, rounded_up
 from simulations.studies.study import ReadTable
 from simulations.studies.tuned_headline.arms import DEFAULT, NONE, TRUSTED, TUNED, WARY
 
@@ -14,9 +14,9 @@ HEADLINE_EPSILON = 4.0
 
 
 def per_cent(row: Any, name: str = "accuracy") -> str:
-    """The mean of a row in per cent, and half of its 95 % interval: 80.4 ± 0.5."""
+    """The mean of a row in per cent, and half of its 95 % interval, rounded up: 80.4 ± 0.5."""
     mean, low, high = (100.0 * getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
-    return f"{mean:.1f} ± {(high - low) / 2:.1f}"
+    return f"{mean:.1f} ± {rounded_up((high - low) / 2, 1)}"
 
 
 class Numbers:
