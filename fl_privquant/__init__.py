@@ -1,4 +1,4 @@
-"""Private quantization for federated learning: a few bits per coordinate, exact and certified privacy.
+"""Private quantization for federated learning: a few bits per coordinate, certified privacy.
 
 >>> import fl_privquant as pq
 >>> mechanism = pq.design("optm", epsilon=1.0, bits=2)

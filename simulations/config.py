@@ -43,7 +43,10 @@ _USUAL_CLIP = 0.05
 _TARGET_L2_CLIP = 1.0
 
 # Keys that task files have in common; a user's class in place of ours need not take them.
-_COMMON_OF_TASKS = ("name", "data", "model", "hidden", "max_examples", "max_test_examples", "device")
+_COMMON_OF_TASKS = (
+    *("name", "data", "model", "hidden", "max_examples", "max_test_examples", "validation_examples"),
+    "device",
+)
 # Keys that were added later count in a run's name only where they are set, so that older names stay.
 _LATER_KEYS = (
     ("encoding", "keep"),

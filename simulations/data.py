@@ -90,6 +90,23 @@ class Examples:
             None if self.users is None else self.users[:count],
         )
 
+    def with_validation(self, count: int) -> Examples:
+        """The same data with the last ``count`` training examples in place of the test examples."""
+        total = len(self.train_y)
+        if count >= total:
+            raise InvalidSpecError(
+                f"task.validation_examples: {count} of {total} training examples leaves none to train on; "
+                "give fewer"
+            )
+        cut = total - count
+        return Examples(
+            self.train_x[:cut],
+            self.train_y[:cut],
+            self.train_x[cut:],
+            self.train_y[cut:],
+            None if self.users is None else self.users[:cut],
+        )
+
 
 def cancer() -> Examples:
     """Breast cancer of scikit-learn: 30 features, scaled to unit variance, two labels."""

@@ -36,11 +36,11 @@ Arrays = dict[str, NDArray[Any]]
 _DATA, _MODELS, _LOSSES = "simulations.data", "simulations.models", "torch.nn.functional"
 # Arguments of a model's function besides the options of the task.
 _KNOWN_TO_MODELS = ("shape", "classes")
-_LIMITS = ("max_examples", "max_test_examples")
+_COUNTS = ("max_examples", "max_test_examples", "validation_examples")
 _MOST_LABELS_DRAWN = 100
 
-# A data function, its options as JSON, and how many training and test examples are used.
-_Source = tuple[str, str, int | None, int | None]
+# A data function, its options as JSON, and how many training, test and validation examples are used.
+_Source = tuple[str, str, int | None, int | None, int | None]
 
 
 @runtime_checkable
@@ -87,6 +87,9 @@ class TorchTask:
         What tables call the task.
     max_examples, max_test_examples
         The most training and test examples that are used; null for all.
+    validation_examples
+        For tuning: the last so many training examples are held back from the clients and evaluated in place
+        of the test examples, which are not used at all; null evaluates the test examples.
     device
         Where models are trained and evaluated: ``cpu``, ``cuda``, ``mps``, or ``auto`` for a GPU where there
         is one. Only the CPU gives the same bits everywhere.
@@ -111,6 +114,7 @@ class TorchTask:
         name: str = "",
         max_examples: int | None = None,
         max_test_examples: int | None = None,
+        validation_examples: int | None = None,
         device: str = "cpu",
         **options: Any,
     ) -> None:
@@ -132,7 +136,7 @@ class TorchTask:
         self._loss = located("task.loss", loss, _LOSSES)
         chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
         self._dealing = (
-            (data, json.dumps(chosen, sort_keys=True), max_examples, max_test_examples),
+            (data, json.dumps(chosen, sort_keys=True), max_examples, max_test_examples, validation_examples),
             run.federation.num_clients,
             run.partition,
             run.seed,
@@ -147,24 +151,29 @@ class TorchTask:
     def check(data: str, model: str = "softmax", **options: Any) -> None:
         """Refuse functions that are not there, and options that none of them takes."""
         functions = [_data(data), _model(model)]
-        own = ("name", "loss", "device", *_LIMITS)
+        own = ("name", "loss", "device", *_COUNTS)
         of_functions = {key: value for key, value in options.items() if key not in own}
         refuse_unknown("task", of_functions, functions, _KNOWN_TO_MODELS)
         for function, given in zip(functions, ((), _KNOWN_TO_MODELS), strict=True):
             for name, parameter in options_of(function).items():
                 if parameter.default is parameter.empty and name not in (*of_functions, *given):
                     raise InvalidSpecError(f"task.{name}: missing; {function.__name__} needs it")
-        for limit in _LIMITS:
-            if options.get(limit) is not None:
-                checks.whole(f"task.{limit}", options[limit], 1)
+        for count in _COUNTS:
+            if options.get(count) is not None:
+                checks.whole(f"task.{count}", options[count], 1)
 
     @staticmethod
     def num_users(
-        *, data: str, max_examples: int | None = None, max_tests: int | None = None, **options: Any
+        *,
+        data: str,
+        max_examples: int | None = None,
+        validation_examples: int | None = None,
+        **options: Any,
     ) -> int:
         """How many users the data have; the data must say which user each example belongs to."""
         chosen = {key: value for key, value in options.items() if key in options_of(_data(data))}
-        users = _examples(data, json.dumps(chosen, sort_keys=True), max_examples, max_tests).users
+        source = data, json.dumps(chosen, sort_keys=True), max_examples, None, validation_examples
+        users = _examples(*source).users
         if users is None:
             raise InvalidSpecError(
                 f"federation.num_clients: null stands for all users, but data {data!r} do not say which user "
@@ -220,12 +229,16 @@ def _model(name: str) -> Callable[..., Any]:
 
 # Cached for the runs of a sweep: they do not depend on the mechanism.
 @lru_cache(maxsize=4)
-def _examples(data: str, options: str, max_examples: int | None, max_tests: int | None) -> Examples:
+def _examples(
+    data: str, options: str, max_examples: int | None, max_tests: int | None, num_validation: int | None
+) -> Examples:
     examples = _data(data)(**json.loads(options))
     if not isinstance(examples, Examples):
         raise InvalidSpecError(
             f"task.data: {data} gives {type(examples).__name__}, expected simulations.data.Examples"
         )
+    if num_validation is not None:
+        examples = examples.with_validation(num_validation)
     return examples.first(max_examples, max_tests)
 
 

@@ -12,9 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import fl_privquant
+from fl_privquant.cli.main import app
+from fl_privquant.mechanisms.registry import planned_mechanisms
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fl_privquant"
@@ -106,3 +110,60 @@ def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
     searched = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
     assert any(each["location"].startswith("concepts.html") for each in searched)
     assert not any(each["location"].startswith("reference") for each in searched)
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table after a heading of a page, without emphasis."""
+    _, _, text = (ROOT / page).read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    table = re.search(r"^\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
+    assert table is not None
+    return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
+
+
+def test_errors_of_one_coordinate_are_those_that_the_commands_print() -> None:
+    tables = ROOT / "simulations" / "studies" / "paper" / "tables"
+    table = pd.read_csv(tables / "table1.csv").query("epsilon == 1").set_index("mechanism")
+    optm = fl_privquant.design("optm", epsilon=1.0, bits=2)
+    printed = {
+        "`optm paper`: as printed (independent, on the paper's values)": "ours: independent, paper's bins",
+        "paired, on the same values": "ours: paired, paper's bins",
+        "free, on the same values": "ours: free, paper's bins",
+        "free, on the best values for MAE": "ours: free, best for MAE",
+        "free, on the best values for MSE": "ours: free, best for MSE",
+        "one bit": "one bit",
+    }
+    errors = {label: (table["mae"][name], table["mse"][name]) for label, name in printed.items()}
+    errors["`optm`: the same, on a lattice"] = optm.mae(), optm.mse()
+    rows = rows_of("docs/pages/studies.md", "One coordinate")
+    assert {label: (mae, mse) for label, mae, mse in rows} == {
+        label: (f"{mae:.3f}", f"{mse:.3f}") for label, (mae, mse) in errors.items()
+    }
+
+
+def test_what_an_epsilon_means_is_what_the_command_prints() -> None:
+    done = CliRunner().invoke(app, ["statement", "--bits", "2", "--clients", "20"], env={"COLUMNS": "120"})
+    printed = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    rows = rows_of("docs/pages/concepts.md", "What ε means")
+    assert len(rows) == 5
+    for row in rows:
+        assert " ".join(row) in printed
+
+
+def test_bits_that_travel_are_those_of_the_study() -> None:
+    study = ROOT / "simulations" / "studies" / "equal_budget" / "tables" / "equal_error.csv"
+    table = pd.read_csv(study)
+    default = table[table["mechanism"] == planned_mechanisms(in_sum=True)[0]]
+    ends = default.groupby("num_clients")["bits_in_sum"].agg(["min", "max"])
+    (few, some), (many, most) = ends.itertuples(index=False, name=None)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    concepts = " ".join((ROOT / "docs" / "pages" / "concepts.md").read_text(encoding="utf-8").split())
+    assert f"adds the integers up, at {few} to {most} bits" in readme
+    assert f"1 to 8, in secure sums {few} to {most}" in readme
+    assert f"{in_words(few, some)} bits for 100 clients and {in_words(many, most)} for 1000" in concepts
+
+
+def in_words(least: int, most: int) -> str:
+    """A span of whole numbers: 8, 7 or 8, 9 to 11."""
+    if least == most:
+        return f"{least}"
+    return f"{least} or {most}" if most == least + 1 else f"{least} to {most}"

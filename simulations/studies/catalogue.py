@@ -31,6 +31,7 @@ NAMES = (
     "local_view",
     "sum_grid",
     "payload",
+    "tuned_headline",
     "equal_budget",
     "larger_models",
 )

@@ -74,14 +74,17 @@ class Sweep(Part):
     def compute(self, scale: Scale, tell: Tell) -> Tables:
         """Run what is missing; its table."""
         configs = self.runs(scale)
-        # Seed by seed, so that an interrupted sweep has all mechanisms on the first seeds.
+        self.execute(configs, tell)
+        table = self.table(configs)
+        return {self.name: table.assign(guessing=_guessing(configs[0])) if self.guessing else table}
+
+    def execute(self, configs: Sequence[RunConfig], tell: Tell) -> None:
+        """Run what is missing, seed by seed: an interrupted sweep has all mechanisms on the first seeds."""
         for place, config in enumerate(sorted(configs, key=lambda config: config.seed)):
             tell(place / len(configs), config.run_name)
             # On a terminal the study's own display shows how far the sweep is.
             os.environ[SWEEP_POSITION] = "quiet" if sys.stderr.isatty() else f"{place + 1}/{len(configs)}"
             execute(config)
-        table = self.table(configs)
-        return {self.name: table.assign(guessing=_guessing(configs[0])) if self.guessing else table}
 
     def table(self, configs: Sequence[RunConfig]) -> pd.DataFrame:
         """The table of finished runs."""

@@ -11,6 +11,7 @@ import pytest
 
 from fl_privquant.errors import InvalidSpecError
 from simulations.config import RunConfig
+from simulations.data import Examples
 from simulations.results import RunDirectory
 from simulations.run import execute
 from simulations.tasks import TorchTask, task_of
@@ -238,3 +239,20 @@ def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp
         with pytest.raises(InvalidSpecError) as refused:
             execute(config)
         assert reason in str(refused.value)
+
+
+def test_validation_examples_come_from_the_training_data_and_nobody_trains_on_them(tmp_path: Path) -> None:
+    def examples_of(**options: int) -> Examples:
+        values = {**SMALL, "task": torch_task(**options), "output": str(tmp_path)}
+        task = task_of(RunConfig.from_mapping(values))
+        assert isinstance(task, TorchTask)
+        return task.examples
+
+    whole, tuned = examples_of(), examples_of(validation_examples=300, max_examples=1000)
+    assert len(whole.train_y) == 1438
+    np.testing.assert_array_equal(tuned.test_x, whole.train_x[1138:])
+    np.testing.assert_array_equal(tuned.test_y, whole.train_y[1138:])
+    np.testing.assert_array_equal(tuned.train_x, whole.train_x[:1000])
+    for refused, reason in ((1438, "leaves none to train on"), (0, "is not a whole number")):
+        with pytest.raises(InvalidSpecError, match=rf"task.validation_examples: {refused}.*{reason}"):
+            examples_of(validation_examples=refused)

@@ -10,9 +10,9 @@ from matplotlib.colors import to_rgb
 from scipy.stats import t as student
 
 from fl_privquant.cli.plots import colour_of, pyplot
-from fl_privquant.statement import PrivacyStatement, StatedView, Unit, View, ViewKind
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
 from simulations.config import CENTRAL
-from simulations.studies.drawing import ERROR, INTERVAL, draw_curve, label_values, look_of
+from simulations.studies.drawing import look_of
 from simulations.studies.equal_budget.numbers import GRADIENTS, LABELS, series_of
 from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, ROUNDS
 from simulations.studies.page import TASKS, table_or_none
@@ -21,7 +21,7 @@ from simulations.studies.study import Figure, ReadTable
 # This figure is also the first that a reader sees: large text, and hatches that repeat what colours say.
 _LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
 _PER_CENT = round(100.0 * (ALLOWED - 1.0), 6)
-_HATCHES = ("", "//", "..", "\\\\")
+_HATCHES = ("", "//", "..", "\\\\", "xx")
 
 _HEADING = PrivacyStatement.heading(Unit.TOTAL, StatedView(ViewKind.AGGREGATE))
 
@@ -43,7 +43,7 @@ def _secure_sum(read: ReadTable) -> Any:
         axes[0].yaxis.get_major_locator().set_params(integer=True, nbins=5)
         axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
         handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.2)
+        figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.0)
         figure.suptitle(
             f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
         )
@@ -115,29 +115,8 @@ def _shade(mechanism: str, bits: float) -> Any:
     return tuple(1.0 - full * (1.0 - part) for part in to_rgb(colour_of(mechanism)))
 
 
-def _local_training(read: ReadTable) -> Any:
-    """Accuracy and error of local training at an equal budget for the whole run."""
-    figure, axes = pyplot().subplots(2, 2, figsize=(9.0, 6.0), sharex=True, layout="constrained")
-    for column, task in enumerate(("digits", "mnist")):
-        table = read(f"equal-budget-{task}")
-        top, bottom = axes[:, column]
-        for place, (mechanism, rows) in enumerate(table.groupby("mechanism", sort=False)):
-            rows = rows.sort_values("run_epsilon")
-            x = rows.run_epsilon * 1.03**place
-            draw_curve(top, x, rows, "accuracy", str(mechanism))
-            draw_curve(bottom, x, rows, "mean_squared_error", str(mechanism))
-        top.set(title={"digits": "digits, 650 coordinates", "mnist": "MNIST, 7850 coordinates"}[task])
-        bottom.set(yscale="log", xlabel=PrivacyStatement.heading(Unit.TOTAL, View(100).stated))
-        label_values(bottom, set(table.run_epsilon))
-    axes[0, 0].set_ylabel(INTERVAL)
-    axes[1, 0].set_ylabel(ERROR)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    return figure
-
-
 FIGURES = (
     Figure("secure-sum", _secure_sum, ("equal_error",)),
     Figure("gradients", _gradients, (GRADIENTS[0],)),
-    Figure("local-training", _local_training, ("equal-budget-digits", "equal-budget-mnist")),
 )
 """Each figure of the page."""

@@ -13,18 +13,17 @@ from scipy.stats import t as student
 from fl_privquant.errors import PrivQuantError
 from simulations.config import CENTRAL
 from simulations.report.statistics import student_interval
-from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS
+from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, SUMS_OF_BITS
 from simulations.studies.page import TASKS, table_or_none, together
 from simulations.studies.study import ReadTable
 
-GRADIENTS = tuple(
-    f"training-{task}{rounds}" for rounds in ("", "-50") for task in ("digits", "mnist", "fashion")
-)
+GRADIENTS = ("training-digits", "training-mnist", "training-fashion")
 """Tables of training by one gradient of each client per round."""
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
-    "optm_aggregate": "OPTM for the sum",
+    "optm_aggregate": "sums of bits",
+    "rounded_gaussian": "rounded Gaussian",
     "pbm": "Poisson binomial",
     "discrete_gaussian": "discrete Gaussian",
     "skellam": "Skellam",
@@ -97,7 +96,7 @@ def pooled(read: ReadTable, bits: float | None = None) -> dict[str, float]:
     (Student t) is that of these averages.
     """
     lost = together(read, [f"{name}-by-seed" for name in GRADIENTS])
-    lost = lost[lost["mechanism"] == PEERS[0]]
+    lost = lost[lost["mechanism"] == SUMS_OF_BITS]
     lost = lost if bits is None else lost[lost["bits"] == bits]
     mean, low, high, seeds = student_interval(100.0 * lost.groupby("seed")["accuracy_lost"].mean())
     return {"cells": len(lost) // seeds, "mean": mean, "half_interval": 0.5 * (high - low)}
@@ -111,7 +110,6 @@ class Numbers:
     def __init__(self, read: ReadTable) -> None:
         self._read = read
         self.trained = [name for name in GRADIENTS if table_or_none(read, name) is not None]
-        self.not_trained = [name for name in GRADIENTS if name not in self.trained]
 
     @property
     def errors(self) -> Any:
@@ -132,7 +130,7 @@ class Numbers:
     def ours(self) -> pd.DataFrame:
         """Errors of ours over the central Gaussian's, by bits (down) and by clients and budget (across)."""
         errors = self._read("secure_sum")
-        ours = errors[errors["mechanism"] == PEERS[0]]
+        ours = errors[errors["mechanism"] == SUMS_OF_BITS]
         return ours.pivot_table("ratio_to_central", "bits", ["num_clients", "run_epsilon"])
 
     @cached_property
@@ -171,7 +169,7 @@ class Numbers:
     @cached_property
     def our_losses(self) -> pd.DataFrame:
         """The rows of the mechanism that is designed for the sum, with the p-values of the joint test."""
-        ours = self.cells[self.cells["mechanism"] == PEERS[0]]
+        ours = self.cells[self.cells["mechanism"] == SUMS_OF_BITS]
         return ours.assign(joint=holm(ours["p_value"]), bits=ours["bits"].astype(int))
 
     @property

@@ -19,12 +19,16 @@ from fl_privquant.accounting import SecureSum, Target
 from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.optm_aggregate import AggregateSpec
+from fl_privquant.mechanisms.registry import planned_mechanisms
 from simulations.central import noise_of_sum
+from simulations.keys.mechanism_keys import has_levels
 from simulations.studies.study import Grid
 
-OURS = "optm_aggregate"
-PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
-"""The mechanisms that are compared, ours first."""
+SUMS_OF_BITS = "optm_aggregate"
+PEERS = tuple(
+    dict.fromkeys((planned_mechanisms(in_sum=True)[0], SUMS_OF_BITS, "pbm", "discrete_gaussian", "skellam"))
+)
+"""The mechanisms that are compared; the one that plans take by default is the first."""
 
 ROUNDS = 50
 """Rounds of the run whose errors are compared."""
@@ -47,20 +51,20 @@ def error_row(
     dimension: int,
     num_clients: int,
     run_epsilon: float,
-    levels: int,
+    levels: int | None,
     rounds: int = ROUNDS,
     delta: float = _DELTA,
 ) -> dict[str, Any] | None:
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
 
-    Coordinates are rounded to at most this number of levels, before integer noise is added. The clip of ours
-    is chosen by its design, that of the others by the plan, each for the least error.
+    Coordinates are rounded to at most this number of levels, before integer noise is added; None is for a
+    mechanism whose plan chooses the width of its codes. The clip of sums of bits is chosen by their design,
+    that of the others by the plan, each for the least error.
     """
-    bits = math.ceil(math.log2(levels))
     # In units of the standard deviation of a coordinate, the L2 clip is the root of the dimension.
     l2_clip = math.sqrt(dimension)
     clip = None
-    if mechanism == OURS:
+    if mechanism == SUMS_OF_BITS and levels is not None:
         spec = AggregateSpec(
             num_clients=num_clients,
             dimension=dimension,
@@ -76,12 +80,11 @@ def error_row(
             dimension,
             l2_clip,
             mechanism=mechanism,
-            max_bits=bits,
             clip=clip,
             aggregation=SecureSum(0.0, 0.0),
             force=True,
             # Otherwise integer noise would choose its own number of lattice points.
-            levels=levels,
+            **({} if levels is None else {"levels": levels, "max_bits": _bits(levels)}),
         )
     except InfeasibleDesignError:
         return None
@@ -92,7 +95,7 @@ def error_row(
         "num_clients": num_clients,
         "run_epsilon": run_epsilon,
         "mechanism": mechanism,
-        "bits": bits,
+        "bits": math.ceil(encoder.bits_per_coordinate) if levels is None else _bits(levels),
         "bits_in_sum": encoder.sum_ring(num_clients, dimension).bits,
         "spread": spread,
         "epsilon_reached": plan.statement.epsilon,
@@ -101,12 +104,19 @@ def error_row(
     }
 
 
+def _bits(levels: int) -> int:
+    return math.ceil(math.log2(levels))
+
+
 def _central_error(dimension: int, num_clients: int, run_epsilon: float, rounds: int, delta: float) -> float:
     return (noise_of_sum(math.sqrt(dimension), rounds, run_epsilon, delta) / num_clients) ** 2
 
 
 def _secure_sum(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
-    return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, 2**bits)
+    if has_levels(mechanism):
+        return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, 2**bits)
+    # One row is enough where the plan chooses the bits.
+    return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, None) if bits == _BITS[0] else None
 
 
 def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[str, Any] | None:
@@ -121,6 +131,9 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
         close = errors is not None and errors["ratio_to_central"] <= ALLOWED
         return {**errors, "levels": levels} if errors is not None and close else None
 
+    if not has_levels(mechanism):
+        errors = error_row(mechanism, _DIMENSION, num_clients, run_epsilon, None)
+        return None if errors is None or errors["ratio_to_central"] > ALLOWED else errors
     too_few, enough = 1, _MOST_LEVELS
     best = row(enough)
     while best is not None and enough - too_few > 1:
@@ -131,7 +144,7 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
 
 
 def _by_rounds(dimension: int, rounds: int, run_epsilon: float, bits: int) -> dict[str, Any] | None:
-    errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, 2**bits, rounds)
+    errors = error_row(SUMS_OF_BITS, dimension, _CLIENTS[0], run_epsilon, 2**bits, rounds)
     return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
 
 
@@ -155,7 +168,7 @@ PARTS = (
     ),
     Grid(
         name="by_rounds",
-        title=f"Errors of {OURS} over a central Gaussian's by coordinates and rounds, {_CLIENTS[0]} clients",
+        title=f"Errors of {SUMS_OF_BITS} over a central Gaussian's by rounds, {_CLIENTS[0]} clients",
         cells=lambda scale: itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS),
         rows=_by_rounds,
         note=f"run epsilon, epsilon reached: client total, aggregate view of all clients, δ = {_DELTA:g}",

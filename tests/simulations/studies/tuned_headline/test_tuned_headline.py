@@ -1,0 +1,185 @@
+"""The study in which every arm is tuned alike: what its tables show, and that it tunes and tests apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fl_privquant.cli.plots import save
+from simulations.studies.catalogue import study_of
+from simulations.studies.study import Figure, Scale, Store
+from simulations.studies.tuned_headline.arms import (
+    DEFAULT,
+    NONE,
+    OURS,
+    TRUSTED,
+    TUNED,
+    WARY,
+    TunedSweep,
+    best_trials,
+    summarize,
+)
+from simulations.studies.tuned_headline.numbers import Numbers, per_cent
+
+ROOT = Path(__file__).parents[4]
+STUDY = study_of("tuned_headline")
+STORE = Store(STUDY.home)
+NUMBERS = Numbers(STORE.read)
+
+
+def part() -> TunedSweep:
+    (only,) = STUDY.parts
+    assert isinstance(only, TunedSweep)
+    return only
+
+
+def test_every_arm_has_the_same_trials() -> None:
+    trials = STORE.read("tuned-trials")
+    grids = {
+        key: set(own[[*TUNED, "seed"]].itertuples(index=False, name=None))
+        for key, own in trials.groupby(["arm", "run_epsilon"])
+    }
+    (grid,) = set(map(frozenset, grids.values()))
+    assert len(grid) == len(trials) / len(grids) == 48
+    assert {arm for arm, epsilon in grids if epsilon in (4.0, math.inf)} == {
+        *(NONE, TRUSTED, DEFAULT, WARY),
+        *("optm", "skellam"),
+    }
+
+
+def test_the_default_plan_of_the_table_is_the_one_that_plans_choose_today() -> None:
+    table = STORE.read("tuned")
+    assert set(table[table["arm"].isin([DEFAULT, WARY])]["mechanism"]) == {OURS}
+    assert set(table["arm"]) == set(STORE.read("tuned-trials")["arm"]) >= {DEFAULT, WARY}
+
+
+def test_nothing_that_is_tested_was_used_for_tuning() -> None:
+    tuning, testing = NUMBERS.seeds
+    assert len(testing) >= 5
+    assert not set(tuning) & set(testing)
+    runs = part().runs()
+    assert {config.task["validation_examples"] for config in runs} == {10_000}
+    best = pd.DataFrame({"trial": [0, len(runs) - 1]})
+    for config in part().tests(runs, best):
+        assert "validation_examples" not in config.task
+        assert config.seed not in {tuned.seed for tuned in runs}
+        assert config.federation == runs[0].federation or config.federation == runs[-1].federation
+
+
+def test_the_committed_summary_is_that_of_the_committed_runs() -> None:
+    best = best_trials(STORE.read("tuned-trials"))
+    again = summarize(STORE.read("tuned-runs"), best)
+    pd.testing.assert_frame_equal(again, STORE.read("tuned"), rtol=1e-5, atol=1e-6)
+
+
+def test_no_budget_is_exceeded() -> None:
+    runs = STORE.read("tuned-runs")
+    in_sums = runs.dropna(subset="epsilon_reached")
+    assert set(in_sums["arm"]) == {DEFAULT, WARY, "optm", "skellam"}
+    assert (in_sums["epsilon_reached"] <= in_sums["run_epsilon"]).all()
+    assert (in_sums["epsilon_reached"] > 0.9 * in_sums["run_epsilon"]).all()
+
+
+def test_the_best_settings_are_those_of_the_mean_over_seeds() -> None:
+    columns = ["arm", "mechanism", "run_epsilon", *TUNED, "seed", "accuracy"]
+    rows = [
+        ("a", "m", 4.0, 0.3, 1, 1.0, 100, 0.90),
+        ("a", "m", 4.0, 1.0, 1, 1.0, 100, 0.80),
+        ("a", "m", 4.0, 0.3, 1, 1.0, 101, 0.10),
+        ("a", "m", 4.0, 1.0, 1, 1.0, 101, 0.80),
+        ("b", "m", math.inf, 1.0, 5, 0.1, 100, 0.70),
+    ]
+    trials = pd.DataFrame(rows, columns=columns).reset_index(names="trial")
+    best = best_trials(trials)
+    assert list(best["arm"]) == ["a", "b"]
+    assert list(best["learning_rate"]) == [1.0, 1.0]
+    assert list(best["trial"]) == [1, 4]
+    assert list(best["trials"]) == [2, 1]
+    assert list(best["validation_accuracy"]) == pytest.approx([0.8, 0.7])
+
+
+def test_losses_are_paired_by_seed() -> None:
+    """Seeds differ by far more than arms do, which pairs cancel."""
+    accuracies = {NONE: [0.9, 0.7, 0.5], TRUSTED: [0.8, 0.6, 0.4], DEFAULT: [0.79, 0.59, 0.39]}
+    runs = pd.DataFrame(
+        [
+            {"arm": arm, "run_epsilon": math.inf if arm == NONE else 4.0, "seed": seed, "accuracy": accuracy}
+            | {"kilobytes": 1.0, "error_over_central": 1.0, "epsilon_reached": 4.0}
+            for arm, values in accuracies.items()
+            for seed, accuracy in enumerate(values)
+        ]
+    )
+    best = runs[runs["seed"] == 0][["arm", "run_epsilon"]].assign(trial=0)
+    (row,) = summarize(runs, best).query("arm == @DEFAULT").itertuples()
+    assert row.accuracy_high - row.accuracy_low > 0.5
+    assert per_cent(row, "lost_to_none") == "11.0 ± 0.0"
+    assert per_cent(row, "lost_to_trusted") == "1.0 ± 0.0"
+
+
+def test_a_small_one_runs_from_end_to_end(tmp_path: Path) -> None:
+    small = (
+        *("task=digits", "task.max_examples=null", "task.validation_examples=300"),
+        *("federation.num_clients=12", "federation.rounds=1", "federation.local_epochs=1"),
+        *("encoding.l2_clip=0.5,2", "federation.learning_rate=0.5"),
+    )
+    sweep = dataclasses.replace(
+        part(),
+        needs="",
+        overrides=("mechanism=central_gaussian",),
+        variants=part().variants[:1],
+        test_seeds=(3, 4),
+    )
+    tables = sweep.compute(Scale(overrides=small, output=tmp_path), lambda share, doing: None)
+    summary, runs, trials = (tables[name] for name in sweep.tables)
+    assert list(summary["arm"]) == [TRUSTED, NONE]
+    assert list(summary["trials"]) == [2, 2]
+    assert set(runs["seed"]) == {3, 4}
+    assert set(trials["seed"]) == {100, 101}
+    # 359 test examples of digits, 300 validation examples.
+    assert ((359 * runs["accuracy"]) % 1.0).round(6).isin([0.0, 1.0]).all()
+    assert ((300 * trials["accuracy"]) % 1.0).round(6).isin([0.0, 1.0]).all()
+
+
+@pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
+def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
+    assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def words(path: str) -> str:
+    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+
+
+def test_the_first_page_says_what_the_study_found() -> None:
+    text = words("README.md")
+    default, wary, trusted, optm = (per_cent(NUMBERS.arm(arm)) for arm in (DEFAULT, WARY, TRUSTED, "optm"))
+    none = NUMBERS.arm(NONE, math.inf)
+    assert (
+        f"at ε = 4 our default plan reaches {default} % accuracy (95 % interval), or {wary} % assuming"
+        in text
+    )
+    assert f"a trusted server {trusted} %, no privacy {per_cent(none)} %." in text
+    assert f"tuned over the same {none.trials} settings on validation data" in text
+    assert f"far behind (2 bits: {optm} %)" in text
+
+
+def test_the_documentation_says_what_the_study_found() -> None:
+    text = words("docs/pages/studies.md")
+    for arm, rows in NUMBERS.arms.groupby("arm"):
+        by_epsilon = {row.run_epsilon: row for row in rows.itertuples()}
+        cells = [
+            per_cent(by_epsilon[epsilon]) if epsilon in by_epsilon else "" for epsilon in (1.0, 4.0, 8.0)
+        ]
+        if arm == NONE:
+            cells = [per_cent(by_epsilon[math.inf])] * 3
+        ratio = "" if arm in (NONE, TRUSTED) else f"{by_epsilon[4.0].error_over_central:.3f}"
+        line = f"| {arm} | {' | '.join([*cells, ratio])} |"
+        assert " ".join(line.split()) in text, line
+    cost, trusted = (100 * NUMBERS.arm(arm).lost_to_none for arm in (DEFAULT, TRUSTED))
+    assert f"at ε = 4 privacy costs {cost:.1f} points here, and {trusted:.1f} with a trusted server" in text
+    assert f"`optm` with 2 bits has {NUMBERS.arm('optm').error_over_central:.1f} times" in text
+    assert f"{cost:.1f} points on MNIST at ε = 4 with 100 clients" in words("docs/pages/concepts.md")
+    assert f"a trusted server pays {trusted:.1f}." in words("docs/pages/concepts.md")
