@@ -75,6 +75,8 @@ def error_row(
         )
         clip = l2_clip / spec.planned_norm_ratio
     target = Target(run_epsilon, rounds, num_clients, delta)
+    # Otherwise integer noise would choose its own number of lattice points.
+    lattice: dict[str, Any] = {} if levels is None else {"levels": levels, "max_bits": _bits(levels)}
     try:
         plan = target.plan(
             dimension,
@@ -83,8 +85,7 @@ def error_row(
             clip=clip,
             aggregation=SecureSum(0.0, 0.0),
             force=True,
-            # Otherwise integer noise would choose its own number of lattice points.
-            **({} if levels is None else {"levels": levels, "max_bits": _bits(levels)}),
+            **lattice,
         )
     except InfeasibleDesignError:
         return None
