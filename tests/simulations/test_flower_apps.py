@@ -272,7 +272,7 @@ def test_whatever_leaves_a_client_in_clear_is_in_the_statement(way: dict[str, An
 
 @pytest.mark.parametrize(
     ("limit", "reason"),
-    [({"max_epsilon": 1.0}, "above this client's max_epsilon 1"), ({"budget": 5.0}, "budget")],
+    [({"max_epsilon": 1.0}, "the mechanism is above this client's limits"), ({"budget": 5.0}, "budget")],
 )
 def test_limits_hold_without_a_mechanism_too(limit: dict[str, float], reason: str, tmp_path: Path) -> None:
     folder = write_app(tmp_path / "app", CUSTOM)
