@@ -43,7 +43,7 @@ def _secure_sum(read: ReadTable) -> Any:
         axes[0].yaxis.get_major_locator().set_params(integer=True, nbins=5)
         axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
         handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=len(PEERS), columnspacing=1.0)
+        figure.legend(*handles, loc="outside lower center", ncols=4 if len(PEERS) <= 4 else 3)
         figure.suptitle(
             f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
         )

@@ -26,10 +26,8 @@ WARY = "default plan, a tenth corrupt and a tenth lost"
 
 TUNED = ["learning_rate", "local_epochs", "l2_clip"]
 _ARM = ["arm", "mechanism", "run_epsilon"]
-_RUN = [
-    *("trial", *_ARM, *TUNED, "seed", "accuracy"),
-    *("kilobytes", "error_over_central", "epsilon_reached"),
-]
+_PLANNED = ["kilobytes", "error_over_central", "coordinate_epsilon", "epsilon_reached"]
+_RUN = ["trial", *_ARM, *TUNED, "seed", "accuracy", *_PLANNED]
 
 
 def arm_of(config: RunConfig) -> str:
@@ -66,7 +64,7 @@ def summarize(runs: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
         for name, other in (("none", (NONE, math.inf)), ("trusted", (TRUSTED, chosen.run_epsilon))):
             if other in by_arm:
                 row |= _interval(f"lost_to_{name}", by_arm[other]["accuracy"] - own["accuracy"])
-        rows.append(row | own[["kilobytes", "error_over_central", "epsilon_reached"]].max().to_dict())
+        rows.append(row | own[_PLANNED].max().to_dict())
     return pd.DataFrame(rows).drop(columns="trial")
 
 
@@ -131,6 +129,7 @@ def _row(trial: int, config: RunConfig) -> dict[str, Any]:
         "local_epochs": config.federation.local_epochs,
         "l2_clip": config.l2_clip,
         "error_over_central": math.nan if plan is None else plan.ratio_to_central,
+        "coordinate_epsilon": math.nan if plan is None else plan.encoding.mechanism.epsilon,
         # The other arms have no secure sum to count.
         "epsilon_reached": math.nan if plan is None else row["epsilon_reached"],
     }
