@@ -133,9 +133,9 @@ for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
 # ## Train with the plan, through secure aggregation
 #
 # An ordinary Flower app. Two lines are ours: the client's mods and the server's strategy. `SecureAggregationMod` masks
-# what `PrivQuantMod` encodes, so that the server can open the sum of a round and no single update. `max_epsilon` is
-# a limit that the client sets for itself: it refuses mechanisms that lose more for one coordinate. The inline
-# engine runs the app in this process; the same app runs on Ray and on a SuperLink.
+# what `PrivQuantMod` encodes, so that the server can open the sum of a round and no single update. `max_epsilon`
+# and `max_delta` are limits that the client sets for itself: it refuses mechanisms that lose more for one coordinate.
+# The inline engine runs the app in this process; the same app runs on Ray and on a SuperLink.
 
 # %%
 TEST_IMAGES, TEST_LABELS = load_test_data()
@@ -176,7 +176,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 private_client, plain_client = ClientApp(), ClientApp()
 # Without the seed the noise comes from the operating system, as protection needs; a seed is for pages like this.
-private_client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=4.0, seed=0)])(train)
+private_client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=4.0, max_delta=1e-6, seed=0)])(train)
 plain_client.train()(train)
 
 
@@ -229,7 +229,7 @@ for line in private.privacy_statement():
 # %%
 folder = tempfile.TemporaryDirectory()
 command = (
-    "-m simulations.run -m mechanism=optm_aggregate,central_gaussian privacy.epsilon=8 secagg=simulated "
+    "-m simulations.run -m mechanism=rounded_gaussian,central_gaussian privacy.epsilon=8 secagg=simulated "
     "seed=0,1,2 federation.num_clients=40 federation.rounds=8 federation.batch_size=100000 "
     "federation.learning_rate=4 encoding.l2_clip=0.7 study=tutorial"
 )

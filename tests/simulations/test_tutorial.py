@@ -75,7 +75,7 @@ def test_the_tutorial_runs_and_learns(
     for text in committed:
         assert text.strip() in shown
     # The sweep ends with its verdict, and the report with a page.
-    assert "optm_aggregate loses" in shown
+    assert "rounded_gaussian loses" in shown
     assert "report.html" in shown
     # Chance is 0.1; with its fixed seed the private run reaches 0.75, and the other one more than 0.85.
     assert all(curve[-1] > 0.6 for curve in names["curves"].values())
