@@ -175,9 +175,10 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"accuracy": float(np.mean(guesses == TEST_LABELS))})
 
 
-private_client, plain_client = ClientApp(), ClientApp()
 # Without the seed the noise comes from the operating system, as protection needs; a seed is for pages like this.
-private_client.train(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits, seed=0)])(train)
+private_client = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits, seed=0)])
+private_client.train()(train)
+plain_client = ClientApp()
 plain_client.train()(train)
 
 
@@ -230,7 +231,7 @@ for line in private.privacy_statement():
 # %%
 folder = tempfile.TemporaryDirectory()
 command = (
-    "-m simulations.run -m mechanism=optm_aggregate,central_gaussian privacy.epsilon=8 secagg=simulated "
+    "-m simulations.run -m mechanism=rounded_gaussian,central_gaussian privacy.epsilon=8 secagg=simulated "
     "seed=0,1,2 federation.num_clients=40 federation.rounds=8 federation.batch_size=100000 "
     "federation.learning_rate=4 encoding.l2_clip=0.7 study=tutorial"
 )

@@ -110,6 +110,8 @@ _CHARGED = 1e-13
 _MOST_SEPARATION = 8.0
 # A run whose logarithm of the ratio exceeds this is not certified.
 _MOST_RATIO = 30.0
+# Where the distance of tables is weighed against the tail of the loss, in its standard deviations.
+_SCORES = (4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0)
 # Cells of the bound of eta, and what covers its rounding.
 _CELLS = 4096
 _FLOAT_ROOM = 1.0 + 1e-9
@@ -209,9 +211,14 @@ class RoundedShares:
         distance = self.num_honest * dimension * self.table_distance
         if distance == 0.0:
             return 0.0
-        epsilon = separation * (0.5 * separation + 12.0)
-        if epsilon + ratio > _FAR:
-            return 1.0
-        beyond = gaussian_delta(separation, epsilon) * math.exp(ratio)
-        charge = (1.0 + math.exp(epsilon + ratio)) * distance + beyond
-        return min(charge / (2.0 * float(ndtr(-0.5 * separation))), 1.0)
+
+        def charge(score: float) -> float:
+            epsilon = separation * (0.5 * separation + score)
+            if epsilon + ratio > _FAR:
+                return math.inf
+            beyond = gaussian_delta(separation, epsilon) * math.exp(ratio)
+            return (1.0 + math.exp(epsilon + ratio)) * distance + beyond
+
+        # Every E gives a bound; these are that many deviations above the mean loss.
+        least = min(charge(score) for score in _SCORES)
+        return min(least / (2.0 * float(ndtr(-0.5 * separation))), 1.0)

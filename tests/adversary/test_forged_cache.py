@@ -42,7 +42,7 @@ def forget() -> None:
 
 def planned() -> pq.Plan:
     forget()
-    return TARGET.plan(DIMENSION, max_bits=2, most_error=1.6)
+    return TARGET.plan(DIMENSION, mechanism="optm_aggregate", max_bits=2, most_error=1.6)
 
 
 def certified(plan: pq.Plan) -> PrivacyStatement:

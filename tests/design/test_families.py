@@ -153,7 +153,9 @@ def test_designs_are_within_half_a_percent_of_the_program_on_the_same_values(
 
 
 @pytest.mark.parametrize("levels", [5, 8])
-@pytest.mark.parametrize("density", [UNIFORM, as_density(stats.truncnorm(-6, 2, 0.5, 0.25))], ids=str)
+@pytest.mark.parametrize(
+    "density", [UNIFORM, as_density(stats.truncnorm(-6, 2, 0.5, 0.25))], ids=["uniform", "normal"]
+)
 def test_laws_that_bend_where_they_should_lose_nothing(levels: int, density: Density) -> None:
     """They have the floors of the program, its privacy and its means, and no more error, at any knots."""
     values, epsilon = np.linspace(-1.2, 1.2, levels) + 0.01 * np.arange(levels), 4.0

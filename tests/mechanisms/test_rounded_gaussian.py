@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,15 @@ def test_plans_choose_the_narrowest_ring_and_rotate_where_it_helps() -> None:
     kept = target.plan(7850, aggregation=EVERYBODY, keep=500)
     assert kept.encoding.rotate
     assert kept.bytes_per_round == 500
+
+
+def test_plans_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to search for, so that nothing is kept, and nothing can be forged."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FL_PRIVQUANT_CACHE", str(folder))
+    pq.Target(3.7, rounds=11, num_clients=10_000).plan(10**6)
+    pq.Target(3.7, rounds=11, num_clients=10_000).plan(10**6, most_error=1.5)
+    assert not folder.exists() or not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("keep", [None, 600])
