@@ -25,6 +25,7 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, entry, planned_mechanisms
+from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
 from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 
@@ -421,6 +422,30 @@ class Plan:
         )
 
     @property
+    def largest_shift(self) -> float | None:
+        """The L2 norm by which one hostile client can move the mean update of a round without being noticed.
+
+        The server's test of opened sums refuses a larger shift, except with odds of at most
+        :data:`~fl_privquant.mechanisms.sum_limits.MISSED_ODDS`. None if the server sees each client's codes.
+        """
+        if self.aggregation.view(self.target.num_clients).is_local:
+            return None
+        encoding, kept = self.encoding, self.encoding.kept(self.dimension)
+        extra = len(self.private_metrics) * metric_repeats(kept)
+        bound = math.hypot((encoding.l2_bound(self.dimension) or 0.0) / encoding.clip, math.sqrt(extra))
+        limits = self._sent.sum_limits(self.target.num_clients, kept + extra, bound, FALSE_ALARM_ODDS)
+        return limits.largest_shift * encoding.clip * self.dimension / kept
+
+    @property
+    def _influence_in_words(self) -> Iterator[str]:
+        if self.largest_shift is not None:
+            clips = self.largest_shift / (self.encoding.l2_clip or 1.0)
+            yield (
+                f"One hostile client can move the mean update of a round by up to {clips:.3g} times the L2 "
+                "clip before the server refuses the sum."
+            )
+
+    @property
     def client_limits(self) -> ClientLimits:
         """The least limits with which a client's ``PrivQuantMod`` allows the plan, rounded up to four digits.
 
@@ -457,6 +482,7 @@ class Plan:
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         Each client must allow ε = ..., δ = 0 (coordinate release, local view): PrivQuantMod(max_epsilon=...).
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
+        One hostile client can move the mean update of a round by up to ... times the L2 clip before ...
         The noise in the mean update has ... times the energy of an update at the L2 clip: ...
         """
         target, encoding = self.target, self.encoding
@@ -472,6 +498,7 @@ class Plan:
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
                 f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 *self._metrics_in_words,
+                *self._influence_in_words,
                 self.verdict,
             ]
         )

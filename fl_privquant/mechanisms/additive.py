@@ -409,6 +409,7 @@ class AdditiveMechanism(Mechanism):
             variance=step**2 * (float(self.noise.variance) + 0.25) * _FLOAT_ROOM,
             log_moment=log_moment,
             slip=self.noise.total_variation + (0.0 if cut is None else self.noise.tail(cut)),
+            min_variance=step**2 * float(self.noise.variance) / _FLOAT_ROOM,
         )
 
     @cached_property
