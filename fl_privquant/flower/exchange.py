@@ -48,8 +48,6 @@ class Opened:
     """The nodes whose updates are in it."""
     total: NDArray[Any] | None = None
     """The sum of their codes; None if updates were decoded one by one."""
-    mean: Arrays | None = None
-    """The mean update in that sum, where it was decoded already."""
     decoded: Mapping[int, Decoded] = field(default_factory=dict)
     """The decoded update of each node; empty if there is a sum."""
     failures: Mapping[int, str] = field(default_factory=dict)
@@ -57,6 +55,8 @@ class Opened:
     wrapped: int | None = None
     """How many coordinates of the sum were opened wrongly, because they left the window of the modulus
     (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open."""
+    mean: Arrays | None = None
+    """The mean update in that sum, where it was decoded already."""
 
 
 class Exchange:
