@@ -36,6 +36,7 @@ def described(plan: Plan) -> str:
         f"It sends {counted(plan.bytes_per_round, 'byte')} per round; the mean update's coordinates "
         f"have a standard error of {math.sqrt(plan.mean_squared_error):.3g}.",
         *_metrics(plan),
+        _influence(plan),
         error(plan),
         verdict(plan),
         f"All this is for updates whose norm is at the L2 clip of {encoding.l2_clip:g}; 'fl-privquant clip "
@@ -54,6 +55,17 @@ def _metrics(plan: Plan) -> Iterator[str]:
             f"Clients also release {name!r}, clipped to [{low:g}, {high:g}], through the mechanism; a "
             f"round's mean has a standard error of {deviation:.3g}."
         )
+
+
+def _influence(plan: Plan) -> str:
+    """How far one hostile client can move the mean; empty if the server sees each client's codes."""
+    if plan.largest_shift is None:
+        return ""
+    clips = plan.largest_shift / (plan.encoding.l2_clip or 1.0)
+    return (
+        f"One hostile client can move the mean update of a round by up to {clips:.3g} times the L2 clip "
+        "before the server refuses the sum."
+    )
 
 
 def verdict(plan: Plan) -> str:

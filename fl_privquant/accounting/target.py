@@ -28,6 +28,7 @@ from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
 from fl_privquant.loss.norms import NO_NORMS, Norms
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import checked_delta, checked_epsilon, entry, planned_mechanisms
+from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
 from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 
@@ -282,13 +283,13 @@ class _Planner:
         encoding = Encoding(best.mechanism, chosen, self.l2_clip, rotate=rotate, keep=keep)
         return Plan.of(self, encoding, best, max_bits)
 
-    def _num_extra(self, keep: int | float | None) -> int:
+    def num_extra(self, keep: int | float | None) -> int:
         """Number of coordinates beside those of the update: of metrics, and the vote on the clip."""
         return len(self.private_metrics) * metric_repeats(kept_of(keep, self.dimension)) + self.num_votes
 
     def _update_ratio(self, best: PlannedDesign, keep: int | float | None) -> float:
         """L2 clip over coordinate clip of the update alone; the design's is for all that is sent."""
-        ratio, extra = best.norm_ratio or 1.0, self._num_extra(keep)
+        ratio, extra = best.norm_ratio or 1.0, self.num_extra(keep)
         if ratio**2 <= extra:
             raise InfeasibleDesignError(
                 f"private_metrics: metrics and vote take {counted(extra, 'coordinate')}, and the norm that a "
@@ -310,7 +311,7 @@ class _Planner:
         The mechanism also chooses its coordinate clip, unless one is given.
         """
         target, aggregation = self.target, self.aggregation
-        extra = self._num_extra(keep)
+        extra = self.num_extra(keep)
         bound = kept_norm(self.l2_clip, keep, self.dimension)
         return Wish(
             num_clients=target.num_clients,
@@ -456,6 +457,23 @@ class Plan:
         return plan_words.error(self)
 
     @property
+    def largest_shift(self) -> float | None:
+        """The L2 norm by which one hostile client can move the mean update of a round without being noticed.
+
+        The server's test of opened sums refuses a larger shift, except with odds of at most
+        :data:`~fl_privquant.mechanisms.sum_limits.MISSED_ODDS`. None if the server sees each client's codes.
+        """
+        if self.aggregation.view(self.target.num_clients).is_local:
+            return None
+        encoding, kept = self.encoding, self.encoding.kept(self.dimension)
+        extra = self.planner.num_extra(encoding.keep)
+        bound = math.hypot((encoding.l2_bound(self.dimension) or 0.0) / encoding.clip, math.sqrt(extra))
+        limits = self.sent_mechanism.sum_limits(
+            self.target.num_clients, kept + extra, bound, FALSE_ALARM_ODDS
+        )
+        return limits.largest_shift * encoding.clip * self.dimension / kept
+
+    @property
     def client_limits(self) -> ClientLimits:
         """The least limits with which a client's ``PrivQuantMod`` allows the plan, rounded up to four digits.
 
@@ -498,6 +516,7 @@ class Plan:
         A client spends ε = 8, δ = 1e-05 (client total, aggregate view of 80), if every round loses ...
         Each client must allow ε = ..., δ = 1e-06 (coordinate release, local view): PrivQuantMod(max_...
         It sends ... bytes per round; the mean update's coordinates have a standard error of 0.0...
+        One hostile client can move the mean update of a round by up to ... times the L2 clip before ...
         Its squared error is 1.2... times that of a trusted server that adds Gaussian noise, if 10 of 100 ...
         In each round, the noise in the mean update has ... times the energy of an update at the L2 clip. ...
         All this is for updates whose norm is at the L2 clip of 1; 'fl-privquant clip APP' measures ...

@@ -1,4 +1,4 @@
-"""The test of an opened sum: whether honest clients could have sent it.
+"""Tests of opened sums, of one round and of all rounds so far: whether honest clients could have sent them.
 
 See :mod:`fl_privquant.mechanisms.sum_limits` for what is tested, its proof, and what it cannot notice.
 """
@@ -6,18 +6,18 @@ See :mod:`fl_privquant.mechanisms.sum_limits` for what is tested, its proof, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from fl_privquant.array_types import ArrayLike
+from fl_privquant.array_types import ArrayLike, Floats
+from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.sum_limits import SumLimits
+from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS, SumLimits
 
-FALSE_ALARM_ODDS: Final = 1e-9
-"""Odds that a round of honest clients is refused, whatever their data."""
+# Covers sums and rotations in single precision.
+_FLOAT_ROOM = 1.0 + 1e-4
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class SumCheck:
     mechanism: Mechanism
     num_clients: int
     limits: SumLimits
+    scale: float
+    """The unit of the limits in the mean update: the clip, or more if only some coordinates are kept."""
 
     def check(self, total: ArrayLike) -> None:
         """Raise SecureAggregationError unless honest clients could have sent what adds up to ``total``."""
@@ -36,14 +38,50 @@ class SumCheck:
             ("its energy", float(mean @ mean), self.limits.energy, "squared clips"),
             ("its L1 norm", float(np.abs(mean).sum()), self.limits.absolute_sum, "clips"),
         )
-        rounds = f"once in {1.0 / self.limits.odds:.2g} rounds at most" if self.limits.odds else "never"
         for name, value, bound, unit in measured:
             if not value <= bound:
                 raise SecureAggregationError(
                     f"the sum of {self.num_clients} clients is not one of honest codes: {name} is "
-                    f"{value:.6g} {unit}, above {bound:.6g}, which honest clients exceed {rounds}; some "
-                    f"client did not send honest codes, so the sum is not applied"
+                    f"{value:.6g} {unit}, above {bound:.6g}, which honest clients exceed {self.how_often}; "
+                    f"some client did not send honest codes, so the sum is not applied"
                 )
+
+    @property
+    def how_often(self) -> str:
+        """How often honest clients exceed a limit, in words."""
+        return f"once in {1.0 / self.limits.odds:.2g} rounds at most" if self.limits.odds else "never"
+
+
+class RunningSum:
+    """Tests the sum of the mean updates of all rounds that were applied so far.
+
+    A shift that hides in the noise of one round stands out after many, if it is repeated: it adds up with
+    the number of rounds, and noise with its square root. A round of honest clients passes whatever passed
+    before it.
+    """
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+        self._total: Floats = np.zeros(0)
+        self._limit = 0.0
+
+    def add(self, update: Arrays, layout: Layout, test: SumCheck) -> None:
+        """Add the mean update of a round that was tested by ``test``.
+
+        Raises SecureAggregationError, and leaves the update out, if honest clients could not have sent it
+        after what was added before. A new layout begins a new sum.
+        """
+        if layout != self._layout:
+            self._layout, self._total, self._limit = layout, np.zeros(layout.dimension), 0.0
+        total = self._total + layout.flatten(update)
+        norm, limit = float(np.linalg.norm(total)), test.limits.running(self._limit, test.scale)
+        if not norm <= limit * _FLOAT_ROOM:
+            raise SecureAggregationError(
+                f"the sum of {test.num_clients} clients is not one of honest codes: with it the mean updates "
+                f"of all rounds add up to an L2 norm of {norm:.6g}, above {limit:.6g}, which honest clients "
+                f"exceed {test.how_often}; some client did not send honest codes, so the sum is not applied"
+            )
+        self._total, self._limit = total, limit
 
 
 def honest_sum_test(codec: UpdateCodec, num_clients: int, odds: float = FALSE_ALARM_ODDS) -> SumCheck:
@@ -62,4 +100,4 @@ def honest_sum_test(codec: UpdateCodec, num_clients: int, odds: float = FALSE_AL
     """
     bound = None if codec.l2_bound is None else codec.l2_bound / codec.clip
     limits = codec.mechanism.sum_limits(num_clients, codec.dimension, bound, odds)
-    return SumCheck(codec.mechanism, num_clients, limits)
+    return SumCheck(codec.mechanism, num_clients, limits, codec.clip * codec.layout.dimension / codec.kept)

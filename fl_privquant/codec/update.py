@@ -308,7 +308,7 @@ class UpdateCodec:
         decoded = self.decode(payload)
         if not self.carries_difference:
             return decoded
-        return self._added(decoded, old)
+        return self.added(decoded, old)
 
     def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], Array]]:
         """The arrays of :meth:`apply`, each computed whenever it is read.
@@ -369,10 +369,6 @@ class UpdateCodec:
             self.mechanism.decode_sum(sums, num_clients, self.clip).astype(self.layout.dtype, copy=False)
         )
 
-    def apply_sum(self, total: ArrayLike, num_clients: int, old: Arrays) -> dict[str, Array]:
-        """The new arrays that the mean update makes of ``old``, in their own types."""
-        return self._added(self.decode_sum(total, num_clients), old)
-
     @cached_property
     def _rotation(self) -> Rotation | None:
         return Rotation(self.layout.dimension, self.rotation_seed) if self.encoding.rotate else None
@@ -432,7 +428,8 @@ class UpdateCodec:
             self._rotation.backward(vector)
         return self.layout.unflatten(vector)
 
-    def _added(self, update: Arrays, old: Arrays) -> dict[str, Array]:
+    def added(self, update: Arrays, old: Arrays) -> dict[str, Array]:
+        """The new arrays that a decoded update makes of ``old``, in their own types."""
         return {
             name: np.asarray(np.add(old[name], update[name], dtype=self.layout.dtype)).astype(
                 dtype, copy=False

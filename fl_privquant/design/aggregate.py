@@ -188,7 +188,7 @@ def _start(
     levels: int, separation: float, input_variance: float, num_honest: int, rate: float
 ) -> tuple[AggregateShape, float]:
     """A shape that hides a client well enough at some error, and about that error."""
-    # No mechanism needs less error than a central Gaussian, and no unbiased one less than a fair coin has.
+    # The search starts at the error of a central Gaussian or of a fair coin, whichever is larger.
     ideal = 1.0 / (num_honest * separation**2)
     error = max(1.05 * ideal, 1.1 - input_variance)
     while error < _MOST_ERROR * max(ideal, 1.0):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.codec.array_layout import Arrays
-from fl_privquant.codec.sum_check import honest_sum_test
+from fl_privquant.codec.sum_check import RunningSum, honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError, PrivQuantError, SecureAggregationError
 from fl_privquant.flower.protocol import KEY_DELIVERY, PER_CLIENT_KEYS, Reply, message_digest, with_entry
@@ -55,6 +55,8 @@ class Opened:
     wrapped: int | None = None
     """How many coordinates of the sum were opened wrongly, because they left the window of the modulus
     (:mod:`fl_privquant.mechanisms.sum_ring`). Known only where codes are added up in the open."""
+    mean: Arrays | None = None
+    """The mean update in that sum, where it was decoded already."""
 
 
 class Exchange:
@@ -80,8 +82,9 @@ class Exchange:
         decoded, failures = _read(replies, lambda payload: codec.apply_on_demand(payload, model))
         return Opened(tuple(decoded), None, decoded, failures)
 
-    def check(self, opened: Opened, codec: UpdateCodec) -> None:
-        """Raise SecureAggregationError if what was opened must not be applied to the model."""
+    def check(self, opened: Opened, codec: UpdateCodec) -> Opened:
+        """What was opened; raises SecureAggregationError if it must not be applied to the model."""
+        return opened
 
     def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
         """Bytes of one client's update, in a round that asks ``num_clients`` clients."""
@@ -127,6 +130,7 @@ class HonestSumExchange(Exchange):
         self._asked = 0
         # The ring of integers in which the codes of the present round are added up.
         self._summed_in: SumRing | None = None
+        self._running = RunningSum()
 
     def begin(
         self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
@@ -135,10 +139,15 @@ class HonestSumExchange(Exchange):
         self._summed_in = self._ring(codec, self._asked)
         return messages
 
-    def check(self, opened: Opened, codec: UpdateCodec) -> None:
+    def check(self, opened: Opened, codec: UpdateCodec) -> Opened:
         """Refuse a sum that honest clients cannot have sent; its privacy loss is counted all the same."""
-        if opened.total is not None:
-            honest_sum_test(codec, len(opened.nodes)).check(opened.total)
+        if opened.total is None:
+            return opened
+        test = honest_sum_test(codec, len(opened.nodes))
+        test.check(opened.total)
+        mean = codec.decode_sum(opened.total, len(opened.nodes))
+        self._running.add(mean, codec.layout, test)
+        return replace(opened, mean=mean)
 
     def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
         """Bytes of an update whose codes are as wide as their sum, which masked codes are."""

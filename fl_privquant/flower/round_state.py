@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.supercore import log
 from numpy.typing import NDArray
 
+from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import DecodedArray
@@ -131,7 +132,7 @@ class RoundState:
         """What the wrapped strategy would have received without PrivQuant: all updates, or their mean."""
         replies = [received[node][1] for node in opened.nodes]
         if opened.total is not None:
-            return [self._mean(opened.total, replies)]
+            return [self._mean(opened.total, opened.mean, replies)]
         metrics: list[Mapping[str, Any]] = [
             {**reply.metrics, **self.codec.metrics_of(reply.payload)} for reply in replies
         ]
@@ -141,10 +142,11 @@ class RoundState:
             for node, own in zip(opened.nodes, metrics, strict=True)
         ]
 
-    def _mean(self, total: NDArray[Any], replies: list[Reply]) -> Message:
+    def _mean(self, total: NDArray[Any], mean: Arrays | None, replies: list[Reply]) -> Message:
         """The one reply that the wrapped strategy sees if there is a sum of codes: the mean update."""
-        mean = self.codec.apply_sum(total, len(replies), self.model)
-        decoded: Decoded = {name: partial(np.array, array) for name, array in mean.items()}
+        update = self.codec.decode_sum(total, len(replies)) if mean is None else mean
+        arrays = self.codec.added(update, self.model)
+        decoded: Decoded = {name: partial(np.array, array) for name, array in arrays.items()}
         metrics = mean_metrics([reply.metrics for reply in replies])
         private = self.codec.metric_means(total, len(replies))
         return self._plain(mean_reply(self.request.round), decoded, {**metrics, **private})

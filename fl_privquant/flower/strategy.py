@@ -371,7 +371,7 @@ class PrivQuantStrategy(StrategyWrapper):
             plain = current.plain_replies(opened, received)
             self._failed_training.log(current, plain, len(usable))
             # The sum was decoded: its codes need not stay in memory.
-            opened = replace(opened, total=None)
+            opened = replace(opened, total=None, mean=None)
             arrays, metrics = super().aggregate_train(server_round, plain)
             aggregated = None if arrays is None else current.with_own_types(arrays), metrics
         self._tell(current, usable, opened.wrapped, opened_at)
@@ -401,7 +401,7 @@ class PrivQuantStrategy(StrategyWrapper):
         try:
             opened = self._exchange.open(replies, current.codec, current.model)
             self._account.opened(opened, num_asked)
-            self._exchange.check(opened, current.codec)
+            opened = self._exchange.check(opened, current.codec)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             current.refuse(str(error))

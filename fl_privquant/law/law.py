@@ -161,6 +161,13 @@ class Law:
         ]
         return float(np.max(variances))
 
+    @cached_property
+    def min_variance(self) -> float:
+        """Smallest variance of the output over [-1, 1]. It is at a piece end, as the variance is concave."""
+        squares = self.values**2
+        rows = np.concatenate((self.start_rows, self.end_rows))
+        return max(float((rows @ squares - (rows @ self.values) ** 2).min()), 0.0)
+
     def renyi_divergence(self, order: float) -> float:
         """Largest Rényi divergence of the given order between the outputs of any two inputs."""
         if not order > 0.0:

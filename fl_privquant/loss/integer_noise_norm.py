@@ -97,7 +97,7 @@ from fl_privquant.loss.integer_noise import NoisyInteger, ideal_sum, sum_gap
 from fl_privquant.loss.normal_pairs import INVERSE_ERROR, spare_for
 from fl_privquant.loss.norms import NormBound
 from fl_privquant.loss.response import gaussian_loss
-from fl_privquant.loss.secure_sum import NORM_ROUNDING
+from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 from fl_privquant.sampling.discrete import DiscreteGaussian, IntegerNoise, Skellam
 
 # The exponential of a larger number overflows.
@@ -134,7 +134,7 @@ class NoisyUpdate:
     def squared(self) -> float:
         """Largest squared distance of two updates before they are rounded, in lattice steps."""
         step = 2.0 / self.integer.max_shift
-        return (2.0 * self.l2 * NORM_ROUNDING / step) ** 2
+        return (UpdateBound(2.0 * self.l2 * NORM_ROUNDING, self.dimension).widened / step) ** 2
 
     @property
     def grid(self) -> _Grid:

@@ -16,8 +16,10 @@ H_m(0) = 0, hence subadditive, and H_k(H_m(t)) = H_(k + m)(t).
     power - s <= H_m(level + s).                                                                    (1)
 
 It is enough to check the sets of largest ratios: no other test has more power than a mixture of them with
-the same level, and H_m is concave. The same then holds for P' against P, because the complement of a test has
-level 1 - power and power 1 - level, and 1 - H_m(t) is the inverse of H_m at 1 - t.
+the same level, and H_m is concave. Small probabilities are known more precisely than those near 1, so large
+sets are checked by their complements. Tests between the last set and the first complement are mixtures of
+these two, so one of the two is checked in both forms. The same then holds for P' against P, because the
+complement of a test has level 1 - power and power 1 - level, and 1 - H_m(t) is the inverse of H_m at 1 - t.
 
 **What the slack costs.** H_m is subadditive, so (1) gives power <= H_m(level) + c with c = s + H_m(s). This c
 is at most s (1 + e^(m L)), as follows. Let Phi(-z) = s. The logarithm of Phi(-z + m) has the derivative
@@ -86,16 +88,26 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     # The sets of largest ratios, and their complements, each summed from its own end.
     power, level = first.cumsum()[:-1], second.cumsum()[:-1]
     other_power, other_level = second[::-1].cumsum()[-2::-1], first[::-1].cumsum()[-2::-1]
-    upper = power + level <= other_power + other_level
+    if not power.size:
+        return 0.0
+    switch = int(np.count_nonzero(power + level <= other_power + other_level))
     # Covers the rounding of these sums, and a wrong order of nearly equal ratios.
     relative += (first.size + 8) * _UNIT
-    power = np.where(upper, power, other_power) * (1.0 + relative) + (lost - spare)
-    level = np.where(upper, level, other_level) * (1.0 - relative) + spare
-    above = power > level
-    if not above.any():
-        return 0.0
-    gaps = ndtri(np.minimum(power[above], 1.0)) - ndtri(level[above])
-    return float(gaps.max()) + INVERSE_ERROR
+
+    def gaps(power: Floats, level: Floats) -> Floats:
+        power, level = power * (1.0 + relative) + (lost - spare), level * (1.0 - relative) + spare
+        above = power > level
+        found = np.zeros(power.size)
+        found[above] = ndtri(np.minimum(power[above], 1.0)) - ndtri(level[above])
+        return found
+
+    upper = gaps(power[: switch + 1], level[: switch + 1])
+    lower = gaps(other_power[max(switch - 1, 0) :], other_level[max(switch - 1, 0) :])
+    # Tests between the last set and the first complement need both of their neighbors in the same form.
+    shared = min(switch, 1)
+    between = np.concatenate((upper[switch:], lower[:shared])).min()
+    most = float(max(upper[:switch].max(initial=0.0), between, lower[shared:].max(initial=0.0)))
+    return most + INVERSE_ERROR if most else 0.0
 
 
 def spare_for(rate: float, steps: int, most: float, unequal: bool = False) -> float:

@@ -331,6 +331,7 @@ class AdditiveMechanism(ResidueMechanism):
             variance=step**2 * (float(self.noise.variance) + 0.25) * _FLOAT_ROOM,
             log_moment=log_moment,
             slip=self.noise.total_variation + (0.0 if cut is None else self.noise.tail(cut)),
+            min_variance=step**2 * float(self.noise.variance) / _FLOAT_ROOM,
         )
 
     def _header(self) -> dict[str, Any]:

@@ -433,7 +433,7 @@ class TableMechanism(LatticeMechanism, kind="table"):
         law = self.law
         mean = float(np.abs(law.rows @ self.values).max())
         largest = mean + float(np.abs(self.values).max())
-        return bounded_noise(mean, law.max_bias, law.max_variance, largest)
+        return bounded_noise(mean, law.max_bias, law.max_variance, largest, law.min_variance)
 
     @cached_property
     def _sampler(self) -> Sampler:

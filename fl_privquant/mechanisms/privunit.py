@@ -3,8 +3,9 @@
 **The mechanism.** For an update x in the unit ball let u be x / |x|, or its opposite with probability (1 -
 |x|) / 2, which makes the length right on average. With some probability a unit vector is drawn uniformly
 from the cap {v: <v, u> >= h}, otherwise from the rest of the sphere. The estimate is that vector times a
-constant. The height h is the one with the least error for epsilon and the number of coordinates. No unbiased
-local mechanism has less error than PrivUnit with this height.
+constant. The height h is the one with the least error for epsilon and the number of coordinates. For unit
+vectors no unbiased local mechanism has less error than PrivUnit with this height. For shorter vectors others
+may have less: the error of PrivUnit grows as they get shorter.
 
 **Privacy.** The density of the drawn vector has two values, whatever the update. Their ratio follows from the
 probability of the cap, an integer of 2^128 chances, and from the cap's measure, which is bounded from below

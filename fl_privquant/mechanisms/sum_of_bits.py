@@ -113,7 +113,8 @@ class SumOfBits(LatticeMechanism):
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:
-        # The value is a mean of independent bits, whose variance is largest if 0 and 1 are equally likely.
+        # The value is a mean of independent bits, whose variance is largest if 0 and 1 are equally likely,
+        # and smallest if each is from one row.
         outer = 0.5 / self.theta
         noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
         return CoordinateNoise(
@@ -122,4 +123,5 @@ class SumOfBits(LatticeMechanism):
             noise.variance / self.trials,
             lambda rate: self.trials * noise.log_moment(rate / self.trials),
             noise.largest,
+            min_variance=max(outer**2 - 1.0, 0.0) / self.trials,
         )

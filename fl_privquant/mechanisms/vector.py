@@ -376,7 +376,14 @@ class AxisMechanism(ResponseMechanism):
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
         """A client draws ``repeats`` axes, so that the L1 norm of its codes never exceeds that number."""
         most = self.output_norm * (1.0 + 1e-9)
-        return SumLimits(coordinate=most, energy=most**2, odds=0.0, absolute_sum=most)
+        return SumLimits(
+            coordinate=most,
+            energy=most**2,
+            odds=0.0,
+            absolute_sum=most,
+            largest_shift=2.0 * most,
+            signal=most,
+        )
 
 
 def response_weights(epsilon: float, num_answers: int, repeats: int = 1) -> tuple[int, int]:

@@ -75,13 +75,14 @@ impersonate other clients towards its owner from then on; earlier rounds stay se
 
 **Corrupt clients** can put any integers into the sum. The server refuses an opened sum that honest clients
 cannot have sent (:mod:`fl_privquant.codec.sum_check`). What passes is a mean that honest clients could have
-sent if all of them held the same update, so that one client can act as all of them together could, or have
-every sum refused. A dealer of shares that do not fit together ends a round without a sum, and is named
-(:attr:`ServerRound.culprits`). Corrupt holders with more wrong shares than can be corrected can have an
-honest dealer named, with odds that are stated; so a client is left out only on sufficient evidence, of one
-round or several (:mod:`fl_privquant.secagg.evidence`). Wrong shares are corrected, up to half of those beyond
-the threshold, and their senders named; opened seeds are checked against a commitment. A client that wraps
-wrong roots and then leaves spoils the sum like one that sends a wrong input, and is not named.
+sent if all of them held the same update, and what hides in their noise, so that one client can act as all of
+them together could, or more, or have every sum refused. A dealer of shares that do not fit together ends a
+round without a sum, and is named (:attr:`ServerRound.culprits`). Corrupt holders with more wrong shares than
+can be corrected can have an honest dealer named, with odds that are stated; so a client is left out only on
+sufficient evidence, of one round or several (:mod:`fl_privquant.secagg.evidence`). Wrong shares are
+corrected, up to half of those beyond the threshold, and their senders named; opened seeds are checked against
+a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that sends a wrong
+input, and is not named.
 
 **Dropouts.** With up to D lost clients the sum is opened with a probability of 1 -
 ``max_correctness_failure``; with more, the round ends without a sum, nothing is released, and the next round

@@ -15,8 +15,14 @@ from fl_privquant.accounting.accountant import Accountant
 from fl_privquant.accounting.release import Release
 from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.law.lattice import LatticeLaw
-from fl_privquant.loss.integer_noise import ideal_sum
-from fl_privquant.loss.integer_noise_norm import _hull_at, _rounded_loss, rounded_length, shift_separation
+from fl_privquant.loss.integer_noise import NoisyInteger, ideal_sum
+from fl_privquant.loss.integer_noise_norm import (
+    NoisyUpdate,
+    _hull_at,
+    _rounded_loss,
+    rounded_length,
+    shift_separation,
+)
 from fl_privquant.loss.normal_pairs import spare_for
 from fl_privquant.loss.norms import Norms
 from fl_privquant.sampling.discrete import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
@@ -196,3 +202,12 @@ def test_the_concave_hull_is_never_too_low_and_hardly_too_high() -> None:
             if x[i] <= at < x[j]
         ]
         assert max(chords) <= _hull_at(x, y, at) <= max(chords) * (1.0 + 1e-8)
+
+
+def test_the_distance_of_updates_includes_the_rounding_of_inputs() -> None:
+    """Chances of rounding up are multiples of 2^-32: coordinates of equal updates may get that far apart."""
+    mechanism = pq.design("discrete_gaussian", epsilon=4.0, delta=1e-6, levels=17)
+    dimension, l2 = 1_000_000, 1e-9
+    update = NoisyUpdate(NoisyInteger(mechanism.noise, 16), l2, dimension, 1)
+    apart = 2.0 * l2 / mechanism.step + math.sqrt(dimension) * 2.0**-32
+    assert update.squared >= apart**2

@@ -180,9 +180,8 @@ def train(mod: Any, rounds: int, mechanism: Any, **settings: Any) -> tuple[np.nd
             FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
             mechanism=mechanism,
             clip=0.1,
-            max_failed_rounds=1,
             aggregation=SecureSum(),
-            **settings,
+            **{"max_failed_rounds": 1, **settings},
         )
         strategies.append(private)
         start = ArrayRecord({"weight": Array(np.zeros(1030, np.float32))})
@@ -219,6 +218,27 @@ def test_one_client_cannot_move_the_mean_of_all_beyond_what_all_could(
     _, plain = train(AddsToItsMaskedInput(7, 0, (), width), 2, mechanism, **settings)
     spent, without = (each.statements(refine=False)[-1].epsilon for each in (strategy, plain))
     assert spent >= without > 0.0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_shift_of_every_round_is_refused_once_it_exceeds_what_rounds_of_noise_add_up_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each round's sum alone passes: it was applied in every round, and moved the model without end."""
+    mechanism, width, rounds = pq.design("one_bit", epsilon=0.25), 6, 8
+    shift, settings = (
+        math.ceil(0.6 * CLIENTS / mechanism.codebook.step),
+        {"l2_clip": 0.1, "max_failed_rounds": 99},
+    )
+    assert mechanism.sum_bits(CLIENTS) == width
+    with caplog.at_level("ERROR"):
+        _, honest = train(AddsToItsMaskedInput(7, 0, (), width), rounds, mechanism, **settings)
+        assert set(honest.survivors.values()) == {CLIENTS}
+        _, attacked = train(AddsToItsMaskedInput(7, shift, range(99), width), rounds, mechanism, **settings)
+    assert attacked.survivors[1] == CLIENTS
+    assert 0 in attacked.survivors.values()
+    assert "its energy is" not in caplog.text
+    assert "with it the mean updates of all rounds add up to an L2 norm of" in caplog.text
 
 
 def test_every_stage_with_three_hostile_clients_of_25() -> None:

@@ -11,11 +11,16 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.sum_check import FALSE_ALARM_ODDS, honest_sum_test
+from fl_privquant.codec.sum_check import RunningSum, honest_sum_test
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
-from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise, sum_limits
+from fl_privquant.mechanisms.sum_limits import (
+    FALSE_ALARM_ODDS,
+    CoordinateNoise,
+    bounded_noise,
+    sum_limits,
+)
 from fl_privquant.mechanisms.vector import VectorMechanism
 from tests.typical import typical
 
@@ -211,6 +216,77 @@ def test_what_one_hostile_client_can_still_do() -> None:
         for shift in (noticed, 1.78):
             with pytest.raises(SecureAggregationError, match="its energy is"):
                 test.check(np.minimum(honest + math.floor(shift / per_code), clients * mechanism.max_code))
+
+
+def planned_codec(
+    num_clients: int, dimension: int, epsilon: float, **wanted: Any
+) -> tuple[pq.Plan, UpdateCodec]:
+    plan = pq.Target(epsilon=epsilon, rounds=10, num_clients=num_clients).plan(dimension, **wanted)
+    layout = Layout.of({"weight": np.zeros(dimension, np.float32)})
+    return plan, UpdateCodec(layout, plan.encoding, rotation_seed=5)
+
+
+SETTINGS = [(50, 7850, 2.0, {}), (20, 500, 1.0, {}), (100, 900, 8.0, {}), (50, 7850, 2.0, {"keep": 1000})]
+
+
+@pytest.mark.parametrize(("clients", "dimension", "epsilon", "wanted"), SETTINGS)
+def test_no_larger_shift_than_the_plan_states_passes(
+    clients: int, dimension: int, epsilon: float, wanted: dict[str, Any]
+) -> None:
+    """The page promised about one L2 clip. Where noise dominates, a shift of ten or more clips passes.
+
+    At odds of 0.001 at most in each of 10 rounds; two shifts that pass have odds below 1e-4.
+    """
+    plan, codec = planned_codec(clients, dimension, epsilon, **wanted)
+    largest = plan.largest_shift
+    assert largest is not None
+    test, generator = honest_sum_test(codec, clients), np.random.default_rng(2)
+    zeros = np.zeros(dimension, np.float32)
+    passed = {0.5: 0, 1.0: 0}
+    for seed in range(10):
+        total = summed(codec, [zeros] * clients, pq.RandomStream.seeded(seed))
+        mean = codec.mechanism.decode_sum(total, clients)
+        direction = generator.standard_normal(codec.dimension)
+        for part in passed:
+            shift = part * largest / test.scale * direction / np.linalg.norm(direction)
+            passed[part] += float(np.sum((mean + shift) ** 2)) <= test.limits.energy
+    # The bound is not far above what passes.
+    assert passed[1.0] <= 1
+    assert passed[0.5] >= 9
+    assert f"by up to {largest:.3g} times the L2 clip before the server refuses the sum." in str(plan)
+
+
+def test_the_plan_of_single_updates_states_no_influence() -> None:
+    plan = pq.Target(epsilon=8.0, rounds=10, num_clients=100).plan(900, aggregation=pq.PerClient())
+    assert plan.largest_shift is None
+    assert "hostile" not in str(plan)
+
+
+@pytest.mark.parametrize("keep", [None, 400])
+def test_a_shift_that_hides_in_the_noise_of_one_round_shows_in_the_sum_of_many(keep: int | None) -> None:
+    """Honest rounds pass before, beside and after it; each round has a rotation and a subset of its own."""
+    clients, dimension = 20, 2000
+    plan, _ = planned_codec(clients, dimension, 1.0, **({} if keep is None else {"keep": keep}))
+    layout = Layout.of({"weight": np.zeros(dimension, np.float32)})
+    honest, attacked, stream = RunningSum(), RunningSum(), pq.RandomStream.seeded(4)
+    zeros = np.zeros(dimension, np.float32)
+    shift = np.full(dimension, 0.6 * (plan.largest_shift or 0.0) / math.sqrt(dimension))
+    reasons: list[str] = []
+    for server_round in range(40):
+        codec = UpdateCodec(layout, plan.encoding, rotation_seed=server_round)
+        test = honest_sum_test(codec, clients)
+        mean = codec.decode_sum(summed(codec, [zeros] * clients, stream), clients)["weight"]
+        honest.add({"weight": mean}, layout, test)
+        moved = mean.astype(np.float64) + shift
+        assert np.sum(moved**2) < test.limits.energy * test.scale**2
+        try:
+            attacked.add({"weight": moved}, layout, test)
+        except SecureAggregationError as error:
+            assert server_round > 0
+            reasons.append(str(error))
+            attacked.add({"weight": mean}, layout, test)
+    assert len(reasons) > 5
+    assert all("the mean updates of all rounds add up to an L2 norm of" in reason for reason in reasons)
 
 
 def test_one_coordinate_alone_is_noticed() -> None:
