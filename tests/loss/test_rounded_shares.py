@@ -256,3 +256,22 @@ def _score(probability: float) -> float:
     from scipy.special import ndtri
 
     return float(ndtri(probability))
+
+
+@pytest.mark.parametrize(("variance", "roundings"), [(0.5, 1), (2.88, 1), (9.0, 2)])
+def test_tails_are_accurate_far_out(variance: float, roundings: int) -> None:
+    """One or two rounding errors are integrated by quadrature, down to probabilities of 1e-35."""
+    places, density, beyond, fall = RoundingNoise(variance, roundings)._grid
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    errors, shares = 0.5 * nodes, 0.5 * weights
+    if roundings == 2:
+        errors, shares = np.add.outer(errors, errors).ravel(), np.outer(shares, shares).ravel()
+    scores = (places[:, None] - errors) / math.sqrt(variance)
+    exact = ndtr(-scores) @ shares
+    heights = np.exp(-0.5 * scores**2) @ shares / math.sqrt(2.0 * math.pi * variance)
+    slopes = (np.exp(-0.5 * scores**2) * scores) @ shares / math.sqrt(2.0 * math.pi) / variance
+    assert exact[-1] < 1e-35
+    # The stated accuracy is 1e-8.
+    assert beyond == pytest.approx(exact, rel=1e-9)
+    assert density == pytest.approx(heights, rel=1e-9)
+    assert fall == pytest.approx(slopes / heights, rel=1e-9, abs=1e-12)
