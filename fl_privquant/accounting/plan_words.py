@@ -77,11 +77,8 @@ def verdict(plan: Plan) -> str:
     )
     if not plan.learns_nothing:
         return f"{noise} ({_MEASURED})."
-    summed = "" if plan.central_error is not None else ", or a secure sum"
-    return (
-        f"{noise}, fewer than {LEAST_SIGNAL:g}: nothing will be learned. Take more clients or a larger "
-        f"epsilon{summed}."
-    )
+    more = "more clients" if plan.central_error is not None else "more clients, a secure sum"
+    return f"{noise}, fewer than {LEAST_SIGNAL:g}: nothing will be learned. Take {more} or a larger epsilon."
 
 
 def error(plan: Plan) -> str:

@@ -219,6 +219,11 @@ class QuantileClip(Policy):
     def plan(self) -> Plan | None:
         return super().plan if self._plan is None else self._plan
 
+    @property
+    def adaptive(self) -> bool:
+        """With an L2 clip only if the base is: both clips change together, and all rounds release the same."""
+        return as_policy(self.base).adaptive or self.unchanged(1).l2_clip is None
+
     def observe_votes(self, share: float) -> None:
         super().observe_votes(share)
         step = -self.rate * (share - self.client_quantile)

@@ -403,6 +403,7 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
             variance=variance,
             log_moment=lambda rate: 0.5 * rate**2 * variance,
             slip=self.noise.total_variation,
+            min_variance=self.spacing**2 * (self._code_variance - _NOT_UNIFORM),
         )
 
 

@@ -97,7 +97,7 @@ WAYS = {
 
 
 def mods(way, **options):
-    private = PrivQuantMod(max_epsilon=math.inf, **options)
+    private = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, **options)
     return [SecureAggregationMod(), private] if "secure sum" in way else [private]
 
 
