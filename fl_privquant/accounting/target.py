@@ -32,6 +32,8 @@ from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 _ROUNDS = checks.whole_in(1, 1 << 20)
 # Noise with up to this many times the squared norm of the signal leaves a round's direction mostly right.
 _LEARNS = 3.0
+# L2 clip over coordinate clip at most: no model has that many coordinates.
+_LARGEST_RATIO = 1e12
 
 
 @checks.naming_arguments
@@ -91,6 +93,7 @@ class Target:
         """The target as a statement in that view."""
         return PrivacyStatement(self.epsilon, self.delta, Unit.TOTAL, view, scope=self.rounds_in_words)
 
+    @checks.typed_arguments
     def plan(
         self,
         dimension: int,
@@ -152,6 +155,7 @@ class Target:
             return next(planner.joint(most_error, most_kilobytes))
         return planner.planned(max_bits, None if keep is None else checked_keep(keep))
 
+    @checks.typed_arguments
     def plans(
         self,
         dimension: int,
@@ -187,8 +191,13 @@ class Target:
         parameters: Mapping[str, Any],
         metrics: Mapping[str, tuple[float, float]] | None = None,
     ) -> _Planner:
+        checks.whole("dimension", dimension, 1)
         l2_clip = checks.positive("l2_clip", l2_clip)
-        clip = None if clip is None else checks.positive("clip", clip)
+        if clip is not None and l2_clip / checks.positive("clip", clip) > _LARGEST_RATIO:
+            raise InvalidSpecError(
+                f"clip: {clip:g} is so far below the L2 clip of {l2_clip:g} that nothing of an update is left"
+                f"; leave it out, and the plan chooses it"
+            )
         aggregation = SecureSum() if aggregation is None else aggregation
         name = mechanism or planned_mechanisms(not aggregation.view(self.num_clients).is_local)[0]
         taken = entry(name).spec.parameter_names()

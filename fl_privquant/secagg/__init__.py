@@ -75,11 +75,12 @@ impersonate other clients towards its owner from then on; earlier rounds stay se
 **Corrupt clients** can put any integers into the sum. The server refuses an opened sum that honest clients
 cannot have sent (:mod:`fl_privquant.codec.sum_check`). What passes is a mean that honest clients could have
 sent if all of them held the same update, and what hides in their noise, so that one client can act as all of
-them together could, or more, or have every sum refused. A dealer of shares that do not fit together ends one round without a sum, and is named
-(:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt holders with more wrong shares than
-can be corrected could have an honest dealer named. Wrong shares are corrected, up to half of those beyond the
-threshold, and their senders named; opened seeds are checked against a commitment. A client that wraps wrong
-roots and then leaves spoils the sum like one that sends a wrong input, and is not named.
+them together could, or more, or have every sum refused. A dealer of shares that do not fit together ends one
+round without a sum, and is named (:attr:`ServerRound.culprits`), to be left out of later rounds; corrupt
+holders with more wrong shares than can be corrected could have an honest dealer named. Wrong shares are
+corrected, up to half of those beyond the threshold, and their senders named; opened seeds are checked against
+a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that sends a wrong
+input, and is not named.
 
 **Dropouts.** With up to D lost clients the sum is opened with a probability of 1 -
 ``max_correctness_failure``; with more, the round ends without a sum, nothing is released, and the next round
