@@ -358,7 +358,8 @@ class Plan:
     """The expected squared error of one coordinate of the mean update, if all clients have the same update
     and it is at the L2 clip. It is made up of the noise, the distortion by clipping rotated coordinates
     (which are nearly normal, :mod:`fl_privquant.design.spread`), and the loss of coordinates that are not
-    kept."""
+    kept. If only some twenty are kept, it is up to 3 % too large
+    (:func:`~fl_privquant.design.spread.error_of_kept`)."""
     bytes_per_round: int
     """Bytes that one client sends in a round, without headers and keys."""
     central_error: float | None = None

@@ -24,7 +24,7 @@ from fl_privquant.array_types import Words
 from fl_privquant.errors import InvalidSpecError
 
 # Seeds, rounds and clients of a stream are at most so far from 0.
-_FAR = 1 << 256
+_FAR = 1 << 64
 _KEY_BYTES = 32
 _BLOCK_BYTES = 16
 _WORD_BYTES = 8
