@@ -287,4 +287,4 @@ def _in_words(hint: Any) -> list[str]:
         return ["None"]
     if origin is collections.abc.Callable:
         return ["a function"]
-    return [_WORDS.get(hint) or getattr(origin or hint, "__name__", str(hint))]
+    return [_WORDS.get(hint) or str(getattr(origin or hint, "__name__", hint))]
