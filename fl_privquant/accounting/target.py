@@ -447,13 +447,15 @@ class Plan:
         return limits.largest_shift * encoding.clip * self.dimension / kept
 
     @property
-    def _influence_in_words(self) -> Iterator[str]:
-        if self.largest_shift is not None:
-            clips = self.largest_shift / (self.encoding.l2_clip or 1.0)
-            yield (
-                f"One hostile client can move the mean update of a round by up to {clips:.3g} times the L2 "
-                "clip before the server refuses the sum."
-            )
+    def influence_in_words(self) -> str:
+        """How far one hostile client can move a round's mean update; empty if the server sees all codes."""
+        if self.largest_shift is None:
+            return ""
+        clips = self.largest_shift / (self.encoding.l2_clip or 1.0)
+        return (
+            f"One hostile client can move the mean update of a round by up to {clips:.3g} times the L2 clip "
+            "before the server refuses the sum."
+        )
 
     @property
     def client_limits(self) -> ClientLimits:
@@ -508,7 +510,7 @@ class Plan:
                 f"It sends {counted(self.bytes_per_round, 'byte')} per round; the mean update's coordinates "
                 f"have a standard error of {math.sqrt(self.mean_squared_error):.3g}.",
                 *self._metrics_in_words,
-                *self._influence_in_words,
+                *filter(None, [self.influence_in_words]),
                 self.verdict,
             ]
         )

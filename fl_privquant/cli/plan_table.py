@@ -98,6 +98,7 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     title = f"{name} for {target.statement(view).brief}, {size}"
     print_table(console, columns, [_cells(plan) for plan in plans], f"{title}; {asked}")
     say(console, f"The first plan: {best.verdict[0].lower()}{best.verdict[1:]}")
+    say(console, best.influence_in_words)
     _print_simulation(console, best)
     say(console, "Run it in a Flower server app:")
     _print_copied(console, _lines(best))
