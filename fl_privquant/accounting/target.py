@@ -131,8 +131,7 @@ class Target:
             How many of the rotated coordinates are sent (:class:`~fl_privquant.encoding.Encoding`).
         most_error
             In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
-            the L2 clip, divided by that of a central Gaussian (a trusted server that adds noise). The plan is
-            the one that sends the fewest bytes within that error, of all bits and numbers of coordinates.
+            the L2 clip, divided by that of a central Gaussian. The plan sends the fewest bytes within it.
         most_kilobytes
             In place of ``keep`` and ``most_error``: the most kilobytes (of 1000 bytes) that a client sends in
             a round, without headers and keys. The plan is the one with the least error within that size.

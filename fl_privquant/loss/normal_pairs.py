@@ -97,9 +97,9 @@ def pair_separation(first: Floats, second: Floats, relative: float, lost: float,
     def gaps(power: Floats, level: Floats) -> Floats:
         power, level = power * (1.0 + relative) + (lost - spare), level * (1.0 - relative) + spare
         above = power > level
-        found = np.zeros(power.size)
-        found[above] = ndtri(np.minimum(power[above], 1.0)) - ndtri(level[above])
-        return found
+        separations = np.zeros(power.size)
+        separations[above] = ndtri(np.minimum(power[above], 1.0)) - ndtri(level[above])
+        return separations
 
     upper = gaps(power[: switch + 1], level[: switch + 1])
     lower = gaps(other_power[max(switch - 1, 0) :], other_level[max(switch - 1, 0) :])

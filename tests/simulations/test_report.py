@@ -274,29 +274,6 @@ def test_a_bad_file_costs_one_run_and_is_named(small: Path, name: str) -> None:
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("config.json", {"mechanism": "x"}),
-        ("provenance.json", {"dimension": [1]}),
-        ("summary.json", {"wall_seconds": "long"}),
-        ("summary.json", {"accuracy": "good"}),
-    ],
-    ids=str,
-)
-def test_a_bad_value_costs_at_most_its_run(small: Path, file: str, change: dict[str, object]) -> None:
-    """It cost the whole report."""
-    run = sorted(small.glob("optm-*"))[0]
-    edit_json(run / file, **change)
-    page = build_report(small).read_text()
-    others = {path.name for path in small.iterdir() if (path / "summary.json").exists()} - {run.name}
-    shown = set(pd.read_parquet(small / "summary.parquet")["run"])
-    assert shown >= others
-    if run.name not in shown:
-        assert run.name in page
-        assert "cannot be" in page
-
-
 def test_repeated_rounds_count_once_and_missing_ones_are_noticed(small: Path) -> None:
     resumed, torn = sorted(small.glob("optm-*"))
     rows = pd.read_parquet(resumed / "rounds.parquet")
