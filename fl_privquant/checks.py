@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import difflib
 import functools
 import inspect
@@ -12,9 +13,10 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
-from fl_privquant.errors import InvalidSpecError, one_line
+from fl_privquant.errors import InvalidSpecError, PrivQuantError, one_line
 
 _Class = TypeVar("_Class")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 Check: TypeAlias = Callable[[str, Any], Any]
 """A check of the value of a named argument; it raises InvalidSpecError."""
@@ -33,7 +35,7 @@ def number(name: str, value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise InvalidSpecError(f"{name}: a number of {len(str(value))} digits is too large") from None
+        raise InvalidSpecError(f"{name}: {_shown(value)} is too large") from None
 
 
 def positive(name: str, value: Any, advice: str = "") -> float:
@@ -97,10 +99,42 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def typed_arguments(function: _Function) -> _Function:
+    """Decorate a function: an argument of another type than it declares is refused by name.
+
+    The function's own checks come first, as their texts say more. So this refuses what they let pass, and
+    what made the function raise an error of Python's.
+
+    >>> @typed_arguments
+    ... def halve(number: float) -> float:
+    ...     return number / 2
+    >>> try:
+    ...     halve("x")
+    ... except InvalidSpecError as error:
+    ...     print(error)
+    number: 'x', expected a number
+    """
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            result = function(*arguments, **keywords)
+        except PrivQuantError:
+            raise
+        except Exception:
+            _check_types(function, arguments, keywords)
+            raise
+        _check_types(function, arguments, keywords)
+        return result
+
+    return typing.cast(_Function, checked)
+
+
 def naming_arguments(cls: type[_Class]) -> type[_Class]:
     """Decorate a class: an argument that it does not take is refused with the nearest one that it takes.
 
-    Python's own TypeError names the argument only. Arguments that are missing are left to Python.
+    Python's own TypeError names the argument only. Arguments that are missing are left to Python. Types are
+    checked as by :func:`typed_arguments`.
 
     >>> @naming_arguments
     ... class Run:
@@ -113,7 +147,7 @@ def naming_arguments(cls: type[_Class]) -> type[_Class]:
     round: not an argument of Run, which takes rounds; did you mean 'rounds'?
     """
     decorated: Any = cls
-    initialize = decorated.__init__
+    initialize = typed_arguments(decorated.__init__)
     taken = [name for name in inspect.signature(initialize).parameters if name != "self"]
 
     @functools.wraps(initialize)
@@ -186,6 +220,7 @@ def types_of(cls: Any) -> dict[str, Any]:
 
 
 _types_of = functools.cache(typing.get_type_hints)
+_signature_of = functools.cache(inspect.signature)
 
 
 def whole_in(least: int, most: int, advice: str = "") -> Check:
@@ -203,9 +238,53 @@ def one_of(*choices: str) -> Check:
     return lambda name, value: choice(name, value, choices)
 
 
+# Larger integers are described, not printed.
+_HUGE = 10**80
 _TYPES: dict[Any, Any] = {float: numbers.Real, int: numbers.Real, bool: bool, str: str}
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= _HUGE:
+        # Python refuses to print numbers of thousands of digits.
+        return f"a number of about {round(value.bit_length() * math.log10(2.0))} digits"
     return one_line(repr(value), 80)
+
+
+def _check_types(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Refuse an argument of another type than the function declares; types that are not known pass."""
+    try:
+        hints = _types_of(function)
+        given = _signature_of(function).bind(*arguments, **keywords).arguments
+    except (NameError, TypeError):
+        return
+    for name, value in given.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise InvalidSpecError(f"{name}: {_shown(value)}, expected {' or '.join(_in_words(hints[name]))}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a declared type, as far as that is known; what it contains is not looked at."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _fits(value, options[0])
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option) for option in options)
+    if hint in (int, float):
+        huge = isinstance(value, int) and abs(value) >= _HUGE
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and not huge
+    kind = origin or hint
+    return not isinstance(kind, type) or getattr(kind, "_is_protocol", False) or isinstance(value, kind)
+
+
+def _in_words(hint: Any) -> list[str]:
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _in_words(options[0])
+    if origin in (types.UnionType, typing.Union):
+        return [word for option in options for word in _in_words(option)]
+    if hint is types.NoneType:
+        return ["None"]
+    if origin is collections.abc.Callable:
+        return ["a function"]
+    return [_WORDS.get(hint) or str(getattr(origin or hint, "__name__", hint))]

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError
 
 REPLACE_ONE = "one client's update replaced by any other"
@@ -209,6 +210,7 @@ def _rounded_up(value: float) -> str:
     return f"{rounded:.4g}"
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class View:
     """What the adversary sees: each client's codes (local), only sums of codes over clients, or only models.

@@ -103,6 +103,7 @@ class _Way:
     by: _By
 
 
+@checks.naming_arguments
 class Accountant:
     """Counts the releases of one client.
 

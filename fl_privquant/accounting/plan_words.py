@@ -36,7 +36,7 @@ def described(plan: Plan) -> str:
         f"It sends {counted(plan.bytes_per_round, 'byte')} per round; the mean update's coordinates "
         f"have a standard error of {math.sqrt(plan.mean_squared_error):.3g}.",
         *_metrics(plan),
-        _influence(plan),
+        influence(plan),
         error(plan),
         verdict(plan),
         f"All this is for updates whose norm is at the L2 clip of {encoding.l2_clip:g}; 'fl-privquant clip "
@@ -57,7 +57,7 @@ def _metrics(plan: Plan) -> Iterator[str]:
         )
 
 
-def _influence(plan: Plan) -> str:
+def influence(plan: Plan) -> str:
     """How far one hostile client can move the mean; empty if the server sees each client's codes."""
     if plan.largest_shift is None:
         return ""

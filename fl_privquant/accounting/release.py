@@ -27,6 +27,7 @@ def fingerprint(blob: bytes) -> str:
     return hashlib.sha256(blob).hexdigest()[:32]
 
 
+@checks.naming_arguments
 @dataclass(frozen=True, eq=False)
 class Release:
     """One encoded update of one client, which is all that leaves the client in a round.

@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+from fl_privquant import checks
 from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import LedgerDamagedError, counted, one_line, other_version
@@ -76,6 +77,7 @@ class _Head:
         replace_file(_head_path(ledger), lambda file: _write_private(file, text), locked=True)
 
 
+@checks.naming_arguments
 class SpendingLedger:
     """Every release of one client, and what they cost together.
 

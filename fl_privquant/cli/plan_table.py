@@ -126,6 +126,7 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     title = f"{name} for {target.statement(view).brief}, {size}"
     print_table(console, columns, [_cells(plan, unsure) for plan in plans], f"{title}; {asked}")
     say(console, f"The first plan. {best.error_in_words} {best.verdict}")
+    say(console, best.influence_in_words)
     say(
         console,
         "The L2 clip is 1 here. Give target.plan an l2_clip near the usual norm of an app's updates, which "

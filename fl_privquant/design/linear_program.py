@@ -95,21 +95,28 @@ class LinearProgram:
         """
         costs = zip(self._columns, self._costs, strict=True)
         self._problem.setObjective(self._pulp.LpAffineExpression(list(costs)))
-        self._problem.solve(self._solver(method))
+        self._run(method)
         if method == "simplex" and self._problem.status == self._pulp.LpStatusNotSolved:
             # At this tolerance the simplex method can end without a result; interior points then find one.
-            self._problem.solve(self._solver("ipm"))
+            self._run("ipm")
         status = self._pulp.LpStatus[self._problem.status]
         if status == "Infeasible":
             raise InfeasibleDesignError("the linear program has no solution")
         if status != "Optimal" or self._problem.sol_status != self._pulp.LpSolutionOptimal:
             raise PrivQuantError(
                 f"the linear program was not solved (status {status!r} of {method}): its numbers lie too far "
-                "apart for floating point; raise epsilon, or lower levels or max_value"
+                "apart for floating point; choose an epsilon nearer to 1, or lower levels or max_value"
             )
         x = np.array([column.varValue for column in self._columns], dtype=np.float64)
         duals = {name: float(row.pi) for name, row in self._named.items()}
         return Solution(x, float(np.dot(x, self._costs)), duals)
+
+    def _run(self, method: Method) -> None:
+        try:
+            self._problem.solve(self._solver(method))
+        except IndexError:
+            # HiGHS stopped without a solution, whose values PuLP reads all the same.
+            self._problem.assignStatus(self._pulp.LpStatusNotSolved)
 
     def _solver(self, method: Method) -> Any:
         if method not in self._solvers:

@@ -181,6 +181,10 @@ def error_of_kept(own: float, spread: float, kept: int, dimension: int, norm_sha
     sent, by :func:`error_of_mean`, ``spread`` its clip in standard deviations, and ``norm_share`` the L2 clip
     of the part that is sent, divided by its usual norm.
 
+    The two clips are counted as if they were independent. Parts whose norm is below its clip have fewer
+    coordinates beyond theirs, so that more of the signal is left than is counted here: at its own gain the
+    error is less than stated, by 3 % at most for 20 coordinates and by 0.6 % for 100.
+
     >>> error_of_kept(7.0, 3.0, 50, 50, 1.0), round(error_of_kept(7.0, 3.0, 5000, 10_000, 1.0), 2)
     (7.0, 15.08)
     """

@@ -66,7 +66,9 @@ class Arguments:
         plan = given if isinstance(given, Plan) else given.plan if isinstance(given, Policy) else None
         if plan is not None:
             _refuse("a plan sets it", {"aggregation": aggregation}, "say target.plan(..., aggregation=...)")
-            _refuse("a plan sets it", {"budget": budget, "delta": delta}, "say it in the plan's pq.Target(...)")
+            _refuse(
+                "a plan sets it", {"budget": budget, "delta": delta}, "say it in the plan's pq.Target(...)"
+            )
             return cls(encoding, plan.aggregation, plan.budget, plan.target.delta, plan)
         stated_delta = _USUAL_DELTA if delta is None else checks.inside("delta", delta, "[0, 1)")
         return cls(encoding, aggregation or PerClient(), budget, stated_delta)

@@ -55,6 +55,8 @@ def check_names(argument: str, names: Collection[str]) -> tuple[str, ...]:
         raise InvalidSpecError(
             f"{argument}: {names!r} is one name, expected a collection such as [{names!r}]"
         )
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidSpecError(f"{argument}: {names!r}, expected names as texts")
     return tuple(names)
 
 

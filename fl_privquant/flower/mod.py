@@ -176,6 +176,8 @@ class PrivQuantMod:
         self.share = Share(most, checks.whole("rounds_apart", rounds_apart, 1))
         self.metrics = check_names("metrics", metrics)
         self.report_clipping = report_clipping
+        # A seed that no stream takes is refused now, and not with the first message.
+        _ = None if seed is None or callable(seed) else RandomStream.seeded(seed)
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
         self.threads = checks.whole("threads", threads, 1)
@@ -336,7 +338,7 @@ class PrivQuantMod:
             )
         # Unlike node ids, partitions are the same on all engines and in all runs.
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
-        return RandomStream.seeded(int(seed), round=number, client=client)
+        return RandomStream.seeded(seed, round=number, client=client)
 
 
 def _read_trained(out: Message, received: Mapping[str, Array]) -> Arrays:

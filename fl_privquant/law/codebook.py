@@ -136,8 +136,7 @@ def bits_of_sum(num_clients: int, max_code: int, most: int = _SUM_BITS) -> int:
     >>> bits_of_sum(100, 3)
     9
     """
-    if num_clients < 1:
-        raise InvalidSpecError(f"num_clients: {num_clients} is below 1")
+    num_clients = checks.whole("num_clients", num_clients, 1, 1 << 200)
     bits = (num_clients * max_code).bit_length()
     if bits > most:
         raise CodeOverflowError(

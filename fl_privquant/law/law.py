@@ -107,7 +107,11 @@ class Law:
 
     def pmf(self, x: ArrayLike) -> Floats:
         """(n, m) output probabilities for n inputs, clipped to [-1, 1] as the encoder does."""
-        inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
+        try:
+            given = np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidSpecError(f"x: {type(x).__name__}, expected numbers ({error})") from None
+        inputs = np.clip(given, -1.0, 1.0)
         piece, right = _locate(inputs, self.starts, self.ends)
         return self.start_rows[piece] * (1.0 - right)[:, None] + self.end_rows[piece] * right[:, None]
 

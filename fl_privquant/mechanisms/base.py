@@ -267,6 +267,8 @@ class Mechanism(ABC):
 
         Raises CertificationError where bytes are damaged, of another version, or claim more than they hold.
         """
+        if not isinstance(blob, bytes | bytearray | memoryview):
+            raise CertificationError(f"mechanism: {type(blob).__name__}, expected bytes")
         if len(blob) < _PREFIX.size + _DIGEST_BYTES:
             raise CertificationError(f"mechanism: {len(blob)} bytes are too few for a mechanism")
         payload, digest = blob[:-_DIGEST_BYTES], blob[-_DIGEST_BYTES:]

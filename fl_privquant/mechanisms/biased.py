@@ -38,7 +38,7 @@ from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import BiasedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import LeastErrorSpec, register
+from fl_privquant.mechanisms.registry import SEARCHED_LEVELS, LeastErrorSpec, register
 from fl_privquant.mechanisms.rqm import nearest_kept, uniform_codebook
 
 _KEEPS = (0.001, 0.005, 0.02, 0.07, 0.2, 0.45, 0.75)
@@ -55,6 +55,7 @@ class BiasedSpec(LeastErrorSpec):
     """
 
     epsilon: float
+    levels: Annotated[int, SEARCHED_LEVELS] = 4
     margin: Annotated[float | None, number_in("[0, inf)")] = None
     """How far the outermost bins lie beyond [-1, 1]."""
     keep: float | None = None

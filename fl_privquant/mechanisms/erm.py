@@ -27,7 +27,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import LeastErrorSpec, register
+from fl_privquant.mechanisms.registry import SEARCHED_LEVELS, LeastErrorSpec, register
 
 _GAMMAS = np.geomspace(1e-3, 30.0, 30)
 _ROUNDING_ROOM = 1e-7
@@ -43,6 +43,7 @@ class ErmSpec(LeastErrorSpec):
     instead_of_epsilon = ("gamma", "bins")
 
     epsilon: float | None = None
+    levels: Annotated[int, SEARCHED_LEVELS] = 4
     gamma: Annotated[float | None, checks.positive] = None
     bins: tuple[float, ...] | None = None
     lattice: bool = True

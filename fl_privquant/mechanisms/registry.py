@@ -166,6 +166,12 @@ class Spec:
         }
 
 
+SEARCHED_LEVELS = checks.whole_in(
+    2, 256, "; with more the search takes many minutes and gigabytes, use fewer"
+)
+"""The check of numbers of levels for which laws are searched."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeastErrorSpec(Spec):
     """The specification of a table mechanism that is designed for the least error; see :class:`Spec`."""

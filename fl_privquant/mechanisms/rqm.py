@@ -28,7 +28,7 @@ from fl_privquant.law.codebook import Codebook
 from fl_privquant.law.law import Law
 from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import LeastErrorSpec, register
+from fl_privquant.mechanisms.registry import SEARCHED_LEVELS, LeastErrorSpec, register
 
 _KEEP_RATES = np.linspace(0.01, 0.999, 60)
 _ROUNDING_ROOM = 1e-7
@@ -45,6 +45,7 @@ class RqmSpec(LeastErrorSpec):
     instead_of_epsilon = ("margin", "keep")
 
     epsilon: float | None = None
+    levels: Annotated[int, SEARCHED_LEVELS] = 4
     margin: Annotated[float | None, checks.positive] = None
     keep: float | None = None
 

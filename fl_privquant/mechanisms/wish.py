@@ -29,6 +29,7 @@ MOST_CLIENTS = 10_000_000
 """The most clients that a run is planned for."""
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class Wish:
     """The run and the privacy target that a plan is made for."""

@@ -11,7 +11,6 @@ are read, nor on the number of threads that read them.
 from __future__ import annotations
 
 import hashlib
-import operator
 import os
 import sys
 import threading
@@ -20,9 +19,12 @@ from typing import TypeAlias
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from fl_privquant import checks
 from fl_privquant.array_types import Words
 from fl_privquant.errors import InvalidSpecError
 
+# Seeds, rounds and clients of a stream are at most so far from 0.
+_FAR = 1 << 64
 _KEY_BYTES = 32
 _BLOCK_BYTES = 16
 _WORD_BYTES = 8
@@ -66,6 +68,7 @@ class RandomStream:
         return cls(os.urandom(_KEY_BYTES), simulated=False)
 
     @classmethod
+    @checks.typed_arguments
     def seeded(
         cls,
         seed: int,
@@ -78,7 +81,10 @@ class RandomStream:
 
         Different addresses give unrelated streams; anyone who knows the seed knows every word.
         """
-        numbers = [operator.index(number) for number in (seed, round, client)]
+        numbers = [
+            checks.whole(name, number, -_FAR, _FAR)
+            for name, number in (("seed", seed), ("round", round), ("client", client))
+        ]
         # The free text comes last, so that different addresses never give the same text.
         address = "\0".join([_DOMAIN, *map(str, numbers), purpose])
         return cls(hashlib.sha256(address.encode()).digest(), simulated=True)

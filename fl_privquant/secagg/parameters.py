@@ -114,6 +114,9 @@ from fl_privquant.cohort import corrupt_and_lost, count_of
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg.wire import FLAG, UINT32
 
+MAX_CLIENTS: Final = 1 << 20
+"""Most clients of a round for which parameters are chosen."""
+
 MIN_NEIGHBORS: Final = 32
 """The fewest neighbours on a sparse graph; up to 33 clients the graph is complete. Fewer would save little,
 and the odds would rest on the fractions of corrupt and lost clients being exact."""
@@ -182,6 +185,7 @@ def needs_cycles(num_clients: int, num_neighbors: int, gone: int) -> bool:
     return num_neighbors <= min(gone, MAX_CYCLE_NEIGHBORS, num_clients - 2)
 
 
+@checks.typed_arguments
 @lru_cache(maxsize=256)
 def choose_parameters(
     num_clients: int,
@@ -213,7 +217,7 @@ def choose_parameters(
     >>> choose_parameters(1000, signed=True)
     GraphParameters(num_clients=1000, num_neighbors=202, threshold=136, spread=False)
     """
-    checks.whole("num_clients", num_clients, 2)
+    checks.whole("num_clients", num_clients, 2, MAX_CLIENTS)
     checks.inside("max_security_failure", max_security_failure, "(0, 1)")
     checks.inside("max_correctness_failure", max_correctness_failure, "(0, 1)")
     corrupt, lost = corrupt_and_lost(num_clients, corrupt_fraction, dropout_fraction)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from fl_privquant.errors import PrivQuantError, one_line
 from fl_privquant.files import replace_file
 from simulations.report.charts import LATE_ROUNDS
 from simulations.report.drawings import drawings_of
 from simulations.report.html_page import render
+from simulations.report.load import Problem, Run, load_runs
 from simulations.report.study_data import Study
 from simulations.report.summary_tables import privacy_table, summary_table
 from simulations.report.terminal import print_summary
@@ -23,7 +26,7 @@ def build_report(study_dir: Path) -> Path:
 
     Nothing of the runs is touched; what was built before is replaced file by file.
     """
-    return _report_on(Study.load(Path(study_dir)))
+    return _report_on(Path(study_dir))[1]
 
 
 def show_report(study_dir: Path, panels: Collection[str | None] | None = None) -> Path:
@@ -32,14 +35,57 @@ def show_report(study_dir: Path, panels: Collection[str | None] | None = None) -
     Of a study that asks several questions, only the results of these ``panels`` are printed, if they are
     given.
     """
-    study = Study.load(Path(study_dir))
-    path = _report_on(study)
+    study, path = _report_on(Path(study_dir))
     print_summary(study, panels=panels)
     print(f"report: {path}")
     return path
 
 
-def _report_on(study: Study) -> Path:
+def _report_on(directory: Path) -> tuple[Study, Path]:
+    """The study and the path of its page; runs with a value that no report can show are left out."""
+    try:
+        study = Study.load(directory)
+        return study, _write_report(study)
+    except PrivQuantError:
+        raise
+    except Exception:  # a damaged value can raise any error
+        directory = directory.resolve()
+        runs, problems = load_runs(directory)
+        reasons = _damaged(runs)
+        if not reasons:
+            raise
+        damaged = [Problem(name, "damaged", reason) for name, reason in reasons.items()]
+        study = Study.of(directory, [run for run in runs if run.name not in reasons], [*problems, *damaged])
+        return study, _write_report(study)
+
+
+def _damaged(runs: Sequence[Run]) -> dict[str, str]:
+    """The runs with which no report can be built, and why; most runs are taken to be sound.
+
+    Each is tried beside one that is sound, as some values cause an error only beside those of other runs.
+    """
+    for sound in runs:
+        reasons = {
+            run.name: reason for run in runs if (reason := _failure({sound.name: sound, run.name: run}))
+        }
+        if 2 * len(reasons) <= len(runs):
+            return reasons
+    return {}
+
+
+def _failure(runs: Mapping[str, Run]) -> str:
+    """Why no report on these runs can be built; empty if one can."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            _write_report(Study.of(Path(directory), list(runs.values()), []))
+        except Exception as error:  # a damaged value can raise any error
+            return (
+                f"a value of config.json, provenance.json or summary.json cannot be used ({one_line(error)})"
+            )
+    return ""
+
+
+def _write_report(study: Study) -> Path:
     drawings = drawings_of(study)
     if study.runs:
         write_tidy_tables(study)

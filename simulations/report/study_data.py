@@ -66,6 +66,11 @@ class Study:
             raise InvalidSpecError(
                 f"{directory}: no runs in it; expected outputs/<study>/<run>/config.json, rounds.parquet, ..."
             )
+        return cls.of(directory, runs, problems)
+
+    @classmethod
+    def of(cls, directory: Path, runs: Sequence[Run], problems: Sequence[Problem]) -> Study:
+        """The study of these runs."""
         # Runs that differ only in what has no effect are repetitions, and no further seeds.
         configs = _effective_configs(runs)
         once = {_identity(configs[run.name]): run for run in reversed(runs)}

@@ -7,12 +7,14 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from scipy.special import betaincinv
 
 import fl_privquant as pq
 from fl_privquant.accounting import PerClient, Plan, SecureSum, Target
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.design.spread import clipped_moments
+from fl_privquant.design.spread import clipped_moments, error_of_kept
+from fl_privquant.encoding import norm_share
 
 CLIENTS = 50
 
@@ -83,3 +85,23 @@ def test_the_clip_is_chosen_by_noise_and_lost_signal() -> None:
 def test_three_deviations_in_the_local_view() -> None:
     planned = Target(40.0, rounds=2, num_clients=3).plan(900, mechanism="one_bit", aggregation=PerClient())
     assert planned.encoding.clip == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("kept", "least"), [(20, 0.97), (100, 0.994), (1000, 0.999)])
+@pytest.mark.parametrize("spread", [1.9, 2.5, 3.0])
+@pytest.mark.parametrize("noise", [0.0, 2.0, 50.0])
+def test_the_stated_error_of_few_kept_coordinates_is_little_above_the_true_one(
+    kept: int, least: float, spread: float, noise: float
+) -> None:
+    """Against exact moments: the norm of the part, and a coordinate given the norm, are from beta laws."""
+    dimension, share = 10 * kept, norm_share(kept)
+    levels = (np.arange(801) + 0.5) / 801
+    squares = betaincinv(0.5 * kept, 0.5 * (dimension - kept), levels)[:, None] * (dimension / kept)
+    coordinates = np.sqrt(kept * betaincinv(0.5, 0.5 * (kept - 1), levels))
+    sent = np.minimum(np.sqrt(np.minimum(squares, share**2)) * coordinates, spread * share)
+    gain = float((sent * np.sqrt(squares) * coordinates).mean())
+    true = dimension / kept * (noise + float((sent**2).mean())) / gain**2 - 1.0
+    square, clip_gain = clipped_moments(spread)
+    own = noise / clip_gain**2 + share**2 * (square / clip_gain**2 - 1.0)
+    stated = error_of_kept(own, spread, kept, dimension, share)
+    assert least * stated <= true <= 1.002 * stated

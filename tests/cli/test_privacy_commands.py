@@ -218,3 +218,8 @@ def test_an_image_is_read_off_a_plain_update_and_not_off_a_private_one() -> None
     ]
     assert np.allclose(found[0], image, atol=1e-12)
     assert abs(correlation(found[1], image)) < 0.4
+
+
+def test_plan_says_what_one_hostile_client_can_do() -> None:
+    out = run(*JOINT, "--bits", "1", "--error", "1.4")
+    assert plan_of(out).influence_in_words in " ".join(out.split())

@@ -190,5 +190,5 @@ def test_misuse_is_refused() -> None:
         stream.fill(np.empty(4, dtype=np.uint64), (2 << 128) - 3)
     with pytest.raises(InvalidSpecError, match="count"):
         stream.reserve(-1)
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidSpecError, match=r"seed: 0\.5 is not a whole number"):
         RandomStream.seeded(0.5)

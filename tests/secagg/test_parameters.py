@@ -225,7 +225,7 @@ def test_refusals() -> None:
     ):
         with pytest.raises(InvalidSpecError):
             choose_parameters(50, **wrong)
-    with pytest.raises(InvalidSpecError, match="from 2 on"):
+    with pytest.raises(InvalidSpecError, match="from 2 to"):
         choose_parameters(1)
     for n, k, t in ((5, 5, 4), (6, 3, 3), (6, 4, 2), (6, 4, 6), (1, 0, 1)):
         with pytest.raises(InvalidSpecError):

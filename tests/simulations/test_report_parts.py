@@ -1,7 +1,8 @@
-"""Parts of the report that need no study: marks, ticks, cells and tables."""
+"""Parts of the report: marks, ticks, cells and tables, and what one damaged run costs."""
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.cli.plots import COLOURS, colour_of
+from simulations.report.build import build_report
 from simulations.report.charts import Chart, Curve, log_ticks
 from simulations.report.drawings import _style, draw_chart, drawings_of
 from simulations.report.marks import mark_of, marks_of
@@ -145,3 +147,28 @@ def test_a_finding_names_its_budget_whole(tmp_path: Path) -> None:
         for text in drawing.figure.texts
     ]
     assert [title.rpartition("(")[2] for title in titles] == ["task digits. Large)", "task digits. Small)"]
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", {"mechanism": "x"}),
+        ("provenance.json", {"dimension": [1]}),
+        ("summary.json", {"wall_seconds": "long"}),
+        ("summary.json", {"accuracy": "good"}),
+    ],
+    ids=str,
+)
+def test_a_bad_value_costs_at_most_its_run(tmp_path: Path, file: str, change: dict[str, object]) -> None:
+    """It cost the whole report."""
+    small = tmp_path / "small"
+    write_study(small, ("optm", "none"), seeds=(0, 1), rounds=3)
+    run = sorted(small.glob("optm-*"))[0]
+    (run / file).write_text(json.dumps(json.loads((run / file).read_text()) | change))
+    page = build_report(small).read_text()
+    others = {path.name for path in small.iterdir() if (path / "summary.json").exists()} - {run.name}
+    shown = set(pd.read_parquet(small / "summary.parquet")["run"])
+    assert shown >= others
+    if run.name not in shown:
+        assert run.name in page
+        assert "cannot be" in page

@@ -23,6 +23,7 @@ Config = Mapping[str, bool | int | float | str]
 _App = TypeVar("_App")
 
 
+@checks.naming_arguments
 @dataclass(frozen=True)
 class Federation:
     """The clients of a run, and the configuration that the app is given.
