@@ -265,6 +265,8 @@ def _check_types(function: Callable[..., Any], arguments: tuple[Any, ...], keywo
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a declared type, as far as that is known; what it contains is not looked at."""
+    if hint is typing.Any:
+        return True
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _fits(value, options[0])

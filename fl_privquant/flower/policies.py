@@ -221,7 +221,7 @@ class QuantileClip(Policy):
 
     @property
     def adaptive(self) -> bool:
-        """With an L2 clip only if the base is: both clips change together, and all rounds release the same."""
+        """With an L2 clip only if the base is: both clips change together, so all rounds release the same."""
         return as_policy(self.base).adaptive or self.unchanged(1).l2_clip is None
 
     def observe_votes(self, share: float) -> None:

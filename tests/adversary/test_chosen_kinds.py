@@ -151,9 +151,12 @@ CLIPPED = Encoding(COARSE, clip=0.1, l2_clip=1.0)
         (ScheduledMechanism(ENCODING, {3: FINE}), False),
         (as_policy(lambda server_round: ENCODING), True),
         (ScheduledMechanism(lambda server_round: ENCODING, {3: FINE}), True),
-        (QuantileClip(CLIPPED), True),
-        (ScheduledMechanism(QuantileClip(CLIPPED), {3: FINE}), True),
-        (QuantileClip(ScheduledMechanism(CLIPPED, {3: FINE})), True),
+        (QuantileClip(ENCODING), True),
+        (ScheduledMechanism(QuantileClip(ENCODING), {3: FINE}), True),
+        # Both clips change by the same power of two, so that the ratio that decides the cost stays.
+        (QuantileClip(CLIPPED), False),
+        (QuantileClip(ScheduledMechanism(CLIPPED, {3: FINE})), False),
+        (QuantileClip(lambda server_round: CLIPPED), True),
         (DoublingMechanism(ENCODING, lambda levels: FINE, levels=2, most_levels=4), True),
     ],
 )

@@ -104,7 +104,7 @@ def test_clients_that_allow_less_than_what_is_printed_refuse() -> None:
         halved = re.compile(r"max_epsilon=([^,)]+)")
         return [halved.sub(lambda limit: f"max_epsilon={0.999 * float(limit[1])}", line) for line in lines]
 
-    with pytest.raises(NoUsableReplyError, match="the mechanism is above this client.s limits"):
+    with pytest.raises(NoUsableReplyError, match="the mechanism is above this client's limits"):
         run_pasted(pasted(run("plan", *PLANNED["usual"]), tighter))
 
 

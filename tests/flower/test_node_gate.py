@@ -1,6 +1,7 @@
 """What a node that encodes updates itself lets out, whatever app and server it meets."""
 
 import importlib
+import sys
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -126,7 +127,9 @@ class TestModsInTheApp:
         assert mod(message, self.context(configured), never).has_error()
 
 
-def test_the_command_asks_the_owner_for_limits():
+def test_the_command_asks_the_owner_for_limits(monkeypatch):
+    # The command replaces the arguments of its process.
+    monkeypatch.setattr(sys, "argv", sys.argv)
     result = CliRunner().invoke(cli, ["supernode", "--insecure", "--node-config", "partition-id=0"])
     assert isinstance(result.exception, InvalidSpecError)
     assert "--node-config 'privquant-max-epsilon=1.0'" in str(result.exception)

@@ -115,10 +115,10 @@ def test_a_server_that_waits_for_more_clients_is_refused(monkeypatch: pytest.Mon
 
 
 def test_the_command_measures_the_template() -> None:
-    done = CliRunner().invoke(command, ["clip", str(TEMPLATE), "--clients", "4"], catch_exceptions=False)
+    done = CliRunner().invoke(command, ["clip", str(TEMPLATE), "--clients", "20"], catch_exceptions=False)
     assert done.exit_code == 0
     shown = " ".join(done.output.split())
-    assert "4 simulated clients of the app for 2 rounds WITHOUT PROTECTION" in shown
+    assert "20 simulated clients of the app for 2 rounds WITHOUT PROTECTION" in shown
     assert "L2 norms of updates (11 coordinates)" in shown
     # Ten steps of logistic regression from zero, by plain numpy: the norms are between 1.2 and 1.4.
     first = next(line.split() for line in done.output.splitlines() if line.split()[:1] == ["1"])
