@@ -415,7 +415,9 @@ class PrivQuantStrategy(StrategyWrapper):
             silent = counted(current.num_silent, "node")
             log(WARNING, "PrivQuant: round %d, %s did not reply", server_round, silent)
         if opened.wrapped:
-            log(WARNING, "PrivQuant: round %d, %s wrapped", server_round, counted(opened.wrapped, "sum"))
+            wrong = "so that as many coordinates of the update are wrong"
+            sums = counted(opened.wrapped, "sum")
+            log(WARNING, "PrivQuant: round %d, %s wrapped, %s", server_round, sums, wrong)
         usable = counted(len(opened.nodes), "usable update")
         failed = num_asked - len(opened.nodes)
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
