@@ -116,7 +116,8 @@ class PrivQuantMod:
         Largest delta for that unit; 0 allows only mechanisms of pure differential privacy.
     metrics
         Names of the app's metrics that leave the client in clear, such as "num-examples": with its updates,
-        and in replies to other messages. They are not private and not counted: none by default.
+        and in replies to other messages, in records that the app names. They are not private and not counted:
+        none by default.
         ``private_metrics`` of the strategy need no permission.
     report_clipping
         Whether to report the share of clipped coordinates, and the norm of the update over the L2 clip, to a
@@ -232,9 +233,11 @@ class PrivQuantMod:
             out = answer()
             if out.has_error():
                 raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
+            # Of a record without such metrics not even its name leaves the client.
             records = {
                 key: MetricRecord({name: value for name, value in record.items() if name in self.metrics})
                 for key, record in records_of(out.content, MetricRecord)
+                if not record.keys().isdisjoint(self.metrics)
             }
         except KeyboardInterrupt:
             raise

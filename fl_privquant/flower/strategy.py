@@ -301,6 +301,8 @@ class PrivQuantStrategy(StrategyWrapper):
         # A copy, because the caller may use its config again, without this round's request.
         config = ConfigRecord(dict(config))
         request.write(config)
+        # The wrapped strategy may ask clients by itself.
+        grid = NotingGrid(grid, self.note_replies)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         population = len(messages)
         messages = self._account.drawn(server_round, messages)
@@ -327,7 +329,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
         messages = self._account.ask(server_round, release, messages, population)
         try:
-            return self._exchange.begin(server_round, messages, codec, NotingGrid(grid, self.note_replies))
+            return self._exchange.begin(server_round, messages, codec, grid)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
             self._round.refuse(str(error))
@@ -454,7 +456,9 @@ class PrivQuantStrategy(StrategyWrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask clients to evaluate only if there are metrics that they may send in clear."""
-        return super().configure_evaluate(server_round, arrays, config, grid) if self.clear_metrics else []
+        if not self.clear_metrics:
+            return []
+        return super().configure_evaluate(server_round, arrays, config, NotingGrid(grid, self.note_replies))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
