@@ -181,8 +181,8 @@ class Accountant:
             allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
             spent = (spent_at or self.statement)(budget.delta)
             raise BudgetExhaustedError(
-                f"round {number}: one more release makes {would.figures} [{would.method}], above the budget "
-                f"of {allowed.figures}. Spent: {spent}",
+                f"round {number}: one more release makes {would.brief} [{would.method}], above the "
+                f"budget of {allowed.figures}. Spent: {spent}",
                 spent,
             )
 

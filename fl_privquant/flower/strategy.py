@@ -245,6 +245,11 @@ class PrivQuantStrategy(StrategyWrapper):
             f"Evaluation by clients: {', '.join(self.clear_metrics) or f'none, {HOW_TO_EVALUATE}'}",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
+        if self.budget is not None and not self.budget.unlimited:
+            lines.append(
+                f"Privacy: all rounds of a client together cost at most ε = {self.budget.epsilon:g}, δ = "
+                f"{self.budget.delta:g} (client total, view of the aggregation above); the run stops before"
+            )
         log(INFO, "\t├──> PrivQuant settings:")
         for line in lines[:-1]:
             log(INFO, "\t│\t├── %s", line)
