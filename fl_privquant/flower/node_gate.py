@@ -76,13 +76,15 @@ from fl_privquant.flower.node_identities import (
     node_policy,
 )
 from fl_privquant.flower.node_token import NODE_TOKEN, token_record
-from fl_privquant.flower.protocol import is_request
+from fl_privquant.flower.protocol import RECORD_PAYLOAD, is_request
 from fl_privquant.flower.secure_mod import SecureAggregationMod, is_secure
 from fl_privquant.secagg import ClientPolicy
 
 NODE_SECURE_AGGREGATION: Final = "privquant-secure-aggregation"
 
 _PREFIX: Final = "privquant-"
+# How often the node looks for the app's reply, as often as Flower does.
+_POLL_SECONDS: Final = 0.5
 _KEYS: Final = NODE_LIMITS | {
     NODE_LEDGER_FILE,
     NODE_SECURE_AGGREGATION,
@@ -263,6 +265,7 @@ class _GatedConnection:
             functools.partial(self._push, run_id, session),
             object_ids_to_push=wanted,
         )
+        log(INFO, "fl-privquant supernode: sent to the server: %s", _kind_of(reply))
 
     def _run_app(self, message: Message) -> Message:
         """Have Flower run the app on a message, in a process of its own, and return the app's reply."""
@@ -286,19 +289,42 @@ class _GatedConnection:
         )
         if started is None:
             raise InvalidUpdateError("the app could not be started")
-        replies: dict[str, str] = {}
-        trained: dict[str, bytes] = {}
+        return _take_reply(state, store, message.metadata.message_id)
 
-        def take(reply: Message, reply_tree: Any, _: float) -> tuple[set[str], str]:
-            replies[reply.metadata.reply_to_message_id] = reply.metadata.message_id
-            return {node.object_id for node in iterate_object_tree(reply_tree)}, ""
 
-        def take_object(_: int, __: str, object_id: str, content: bytes) -> None:
-            trained[object_id] = content
+def _take_reply(state: Any, store: Any, message_id: str) -> Message:
+    """Wait for the app's reply to a message, and take it out of the node's state, with all other replies.
 
-        while message.metadata.message_id not in replies:
-            loop._push_messages(state=state, object_store=store, send=take, push_object=take_object)
-        return _inflate(replies[message.metadata.message_id], trained)
+    Flower's own function for this logs that it sends the reply, which the owner of the node would believe.
+    """
+    taken: Message | None = None
+    while taken is None:
+        time.sleep(_POLL_SECONDS)
+        for reply in state.get_messages_legacy(is_reply=True):
+            reply_id = reply.metadata.message_id
+            if reply.metadata.reply_to_message_id == message_id:
+                taken = _inflate(reply_id, _pushed_objects(store, reply_id))
+            store.delete(reply_id)
+            state.delete_messages(message_ids=[reply_id])
+    state.delete_messages(message_ids=[message_id])
+    return taken
+
+
+def _pushed_objects(store: Any, reply_id: str) -> dict[str, bytes]:
+    """The objects of a reply, once the app has handed all of them over."""
+    contents: dict[str, bytes] = {}
+    for node in iterate_object_tree(store.get_object_tree(reply_id)):
+        while (content := store.get(node.object_id)) == b"":
+            time.sleep(_POLL_SECONDS)
+        contents[node.object_id] = content
+    return contents
+
+
+def _kind_of(reply: Message) -> str:
+    """What a reply of this node is, for its log."""
+    if reply.has_error():
+        return "a refusal"
+    return "an encoded update" if RECORD_PAYLOAD in reply.content else "a message of secure aggregation"
 
 
 def _identify(message: Message) -> None:

@@ -121,5 +121,10 @@ def test_only_private_updates_leave_nodes_whose_owners_say_so(tmp_path, preloade
     assert "PrivQuant: round 1, 4 usable updates, 0 failed" in private
     assert "PrivQuant: round 1, 4 usable updates, 0 failed" in attacked
     assert "0.123" not in plain + private + attacked
+    # What the app hands to the node is not said to be sent; one refusal is of training, one of evaluation.
+    node_log = (tmp_path / "superlink" / "supernode-0.log").read_text()
+    assert "Sent successfully" not in node_log
+    sent = [node_log.count(f"sent to the server: {what}") for what in ("a refusal", "an encoded update")]
+    assert sent == [2, 2]
     spent = [SpendingLedger(tmp_path / f"ledger-{node}.jsonl").statement(0.0) for node in range(CLIENTS)]
     assert [each.epsilon for each in spent] == pytest.approx([2 * 6.0] * CLIENTS, rel=1e-6)
