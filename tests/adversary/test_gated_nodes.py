@@ -1,5 +1,6 @@
 """A node whose owner decides: servers that lie to it, apps that do not answer, owners who mistype."""
 
+import importlib
 import math
 import sys
 
@@ -7,11 +8,13 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supernode.nodestate import NodeStateFactory
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.node_gate import NodeGate, _GatedConnection
+from fl_privquant.flower.node_gate import NodeGate, _GatedConnection, _take_reply
 from fl_privquant.flower.protocol import Reply
 from fl_privquant.flower.secure_mod import ADVERTISE, protocol_content
 from fl_privquant.secagg.messages import Invitation
@@ -184,3 +187,17 @@ def test_only_codes_of_an_app_s_reply_are_sent(config):
     metadata = reply.metadata
     assert (metadata.group_id, metadata.message_type) == (request.metadata.group_id, "train")
     assert metadata.ttl > 123.0
+
+
+def test_replies_to_other_messages_are_dropped():
+    """An app may answer what it was not asked, also in the name of another message."""
+    loop = importlib.import_module("flwr.supernode.start_client_internal")
+    factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+    state, store = factory.state(), factory.objectstore_factory.store()
+    for asked, told in [("ab" * 32, "false"), ("cd" * 32, "true"), ("ef" * 32, "false")]:
+        request = message_of("train")
+        request.metadata.__dict__["_message_id"] = asked
+        answer = Message(RecordDict({"told": ConfigRecord({"told": told})}), reply_to=request)
+        loop._insert_message(answer, state, store)
+    assert _take_reply(state, store, "cd" * 32).content["told"]["told"] == "true"
+    assert len(state.get_messages_legacy(is_reply=True)) == 0
