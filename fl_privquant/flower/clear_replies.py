@@ -26,6 +26,7 @@ from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.protocol import RECORD_PAYLOAD, RECORD_REPLY, RECORD_SECAGG
+from fl_privquant.flower.remarks import FURTHER
 from fl_privquant.flower.wrapping import strategy_stack
 
 HOW_TO_EVALUATE: Final = (
@@ -82,7 +83,7 @@ def add_names(known: set[str], names: Iterable[str]) -> None:
     room = max(_MOST_NAMES - len(known), 0)
     known.update(sorted(new)[:room])
     if len(new) > room:
-        known.add("further metrics")
+        known.add(FURTHER)
 
 
 def clear_names(reply: Message) -> set[str]:

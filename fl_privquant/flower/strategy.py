@@ -48,6 +48,7 @@ from fl_privquant.flower.remarks import (
     clip_remark,
     failure_lines,
     kept_words,
+    list_names,
     metric_lines,
     randomness_lines,
 )
@@ -271,7 +272,7 @@ class PrivQuantStrategy(StrategyWrapper):
         statements = self._account.statements(mechanism, refine)
         if not self.uncounted:
             return statements
-        silent = f"that {', '.join(sorted(self.uncounted))}, sent by clients in clear, tell nothing"
+        silent = f"that {list_names(self.uncounted)}, sent by clients in clear, tell nothing"
         return [replace(stated, assumptions=(*stated.assumptions, silent)) for stated in statements]
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
