@@ -180,9 +180,11 @@ class Accountant:
                 continue
             allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
             spent = (spent_at or self.statement)(budget.delta)
+            needs_delta = math.isinf(would.epsilon) and 0.0 == budget.delta < release.mechanism.delta
+            hint = "; the mechanism has a δ, so give the budget a larger one" if needs_delta else ""
             raise BudgetExhaustedError(
                 f"round {number}: one more release makes {would.brief} [{would.method}], above the "
-                f"budget of {allowed.figures}. Spent: {spent}",
+                f"budget of {allowed.figures}{hint}. Spent: {spent}",
                 spent,
             )
 

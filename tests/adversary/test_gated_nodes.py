@@ -201,3 +201,10 @@ def test_replies_to_other_messages_are_dropped():
         loop._insert_message(answer, state, store)
     assert _take_reply(state, store, "cd" * 32).content["told"]["told"] == "true"
     assert len(state.get_messages_legacy(is_reply=True)) == 0
+
+
+def test_a_budget_without_a_delta_says_what_it_lacks(config, flower_log):
+    gaussian = pq.design("discrete_gaussian", epsilon=1.0, delta=1e-6, num_clients=4)
+    limited = {**config, "privquant-max-delta": 1e-5, "privquant-budget": 1e6}
+    assert NodeGate(limited).answer(ask(gaussian), NODE, None).has_error()
+    assert "the mechanism has a δ, so give the budget a larger one" in flower_log.text
