@@ -181,9 +181,11 @@ class Accountant:
                 continue
             allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
             spent = (spent_at or self.statement)(budget.delta)
+            needs_delta = math.isinf(would.epsilon) and 0.0 == budget.delta < release.mechanism.delta
+            hint = "; the mechanism has a δ, so give the budget a larger one" if needs_delta else ""
             raise BudgetExhaustedError(
-                f"round {number}: one more release makes {would.figures} [{would.method}], above the budget "
-                f"of {allowed.figures}. Spent: {spent}",
+                f"round {number}: one more release makes {would.brief} [{would.method}], above the "
+                f"budget of {allowed.figures}{hint}. Spent: {spent}",
                 spent,
             )
 

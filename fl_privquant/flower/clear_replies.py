@@ -4,7 +4,8 @@ Only replies to train messages are encoded. Replies to evaluate, query and custo
 sides unless metrics are allowed by name: a :class:`~fl_privquant.flower.PrivQuantMod` for the whole app
 (``ClientApp(mods=[...])``) lets only its ``metrics`` pass, and a server with a
 :class:`~fl_privquant.flower.PrivQuantStrategy` or a :class:`~fl_privquant.flower.PrivateGrid` sends no such
-message unless it has ``clear_metrics``. Whatever arrives in clear is named in every statement of the run.
+message unless it has ``clear_metrics``. Whatever arrives in clear, also what a wrapped strategy asks for by
+itself, is named in every statement of the run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.engines.engine import GridWrapper
 from fl_privquant.flower.protocol import RECORD_PAYLOAD, RECORD_REPLY, RECORD_SECAGG
+from fl_privquant.flower.remarks import FURTHER
 from fl_privquant.flower.wrapping import strategy_stack
 
 HOW_TO_EVALUATE: Final = (
@@ -37,8 +39,19 @@ HOW_TO_EVALUATE: Final = (
 
 _MOST_NAMES: Final = 100
 _NAME_LENGTH: Final = 64
-# The text of such an error is the app's own, and may quote data. Mods refuse with texts that tell nothing.
-_TEXTS_OF_APPS: Final = (ErrorCode.UNKNOWN, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
+# Errors of Flower itself, and refusals by mods, whose texts tell nothing. All others are by the app, which
+# may quote data, and may choose any code.
+_TEXTS_THAT_TELL_NOTHING: Final = frozenset(
+    {
+        ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+        ErrorCode.MOD_FAILED_PRECONDITION,
+        ErrorCode.INVALID_FAB,
+        ErrorCode.CLIENT_APP_CRASHED,
+    }
+)
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 """Aggregates the metrics of replies, given the name of the metric that clients are weighed by."""
@@ -62,7 +75,8 @@ def check_names(argument: str, names: Collection[str]) -> tuple[str, ...]:
 
 def quote_names(names: Iterable[str]) -> set[str]:
     """Names for a statement: a hostile client may send any number of them, of any length."""
-    return {repr(name[:_NAME_LENGTH]) for name in itertools.islice(names, _MOST_NAMES)}
+    # One more than statements have room for, so that they say that there are more.
+    return {repr(name[:_NAME_LENGTH]) for name in itertools.islice(names, _MOST_NAMES + 1)}
 
 
 def add_names(known: set[str], names: Iterable[str]) -> None:
@@ -71,15 +85,15 @@ def add_names(known: set[str], names: Iterable[str]) -> None:
     room = max(_MOST_NAMES - len(known), 0)
     known.update(sorted(new)[:room])
     if len(new) > room:
-        known.add("further metrics")
+        known.add(FURTHER)
 
 
 def clear_names(reply: Message) -> set[str]:
     """What a reply holds in clear, in words: metrics and settings by name, arrays, and texts of errors."""
     if reply.has_error():
-        return {"texts of errors"} if reply.error.code in _TEXTS_OF_APPS else set()
+        return set() if reply.error.code in _TEXTS_THAT_TELL_NOTHING else {"texts of errors"}
     names: set[str] = set()
-    for name, record in itertools.islice(reply.content.items(), _MOST_NAMES):
+    for name, record in itertools.islice(reply.content.items(), _MOST_NAMES + 1):
         if isinstance(record, ArrayRecord):
             # The encoded update is the one array that is not in clear.
             names |= set() if name == RECORD_PAYLOAD else {f"arrays {words}" for words in quote_names([name])}
@@ -99,6 +113,9 @@ class NotingGrid(GridWrapper):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         return self._note(super().send_and_receive(messages, timeout=timeout))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._note(super().pull_messages(message_ids))
 
 
 def read_metrics(message: Message) -> dict[str, Any]:

@@ -44,7 +44,7 @@ NODE_BUDGET_DELTA = "privquant-budget-delta"
 NODE_MAX_PARTICIPATIONS = "privquant-max-participations"
 NODE_SIMULATED = "privquant-simulated"
 
-_NODE_LIMITS: Final = frozenset(
+NODE_LIMITS: Final = frozenset(
     {NODE_MAX_EPSILON, NODE_MAX_DELTA, NODE_BUDGET, NODE_BUDGET_DELTA, NODE_MAX_PARTICIPATIONS}
 )
 
@@ -116,7 +116,8 @@ class PrivQuantMod:
         Largest delta for that unit; 0 allows only mechanisms of pure differential privacy.
     metrics
         Names of the app's metrics that leave the client in clear, such as "num-examples": with its updates,
-        and in replies to other messages. They are not private and not counted: none by default.
+        and in replies to other messages, in records that the app names. They are not private and not counted:
+        none by default.
         ``private_metrics`` of the strategy need no permission.
     report_clipping
         Whether to report the share of clipped coordinates, and the norm of the update over the L2 clip, to a
@@ -234,9 +235,11 @@ class PrivQuantMod:
             out = answer()
             if out.has_error():
                 raise InvalidUpdateError(f"the app replied with error {out.error.code}: {out.error.reason}")
+            # Of a record without such metrics not even its name leaves the client.
             records = {
                 key: MetricRecord({name: value for name, value in record.items() if name in self.metrics})
                 for key, record in records_of(out.content, MetricRecord)
+                if not record.keys().isdisjoint(self.metrics)
             }
         except KeyboardInterrupt:
             raise
@@ -288,8 +291,8 @@ class PrivQuantMod:
         return asked.seal(update), passed
 
     def _check_mechanism(self, mechanism: Mechanism, ctxt: Context) -> None:
-        bound = min(self.max_epsilon, _node_limit(ctxt, NODE_MAX_EPSILON))
-        max_delta = min(self.max_delta, _node_limit(ctxt, NODE_MAX_DELTA))
+        bound = min(self.max_epsilon, node_limit(ctxt.node_config, NODE_MAX_EPSILON))
+        max_delta = min(self.max_delta, node_limit(ctxt.node_config, NODE_MAX_DELTA))
         if not mechanism.epsilon <= bound:
             exceeded = f"max_epsilon {bound:g}"
         elif not mechanism.delta <= max_delta:
@@ -303,15 +306,12 @@ class PrivQuantMod:
     def _budgets(self, ctxt: Context) -> list[Budget]:
         """The budgets of the app and of the node's own configuration; each of them holds."""
         budgets = [] if self.budget is None else [self.budget]
-        limit = _node_limit(ctxt, NODE_BUDGET)
-        if not math.isinf(limit):
-            delta = 0.0 if NODE_BUDGET_DELTA not in ctxt.node_config else _node_limit(ctxt, NODE_BUDGET_DELTA)
-            budgets.append(Budget(limit, delta))
-        return budgets
+        of_node = node_budget(ctxt.node_config)
+        return budgets if of_node is None else [*budgets, of_node]
 
     def _share(self, ctxt: Context) -> Share:
         """How often the client takes part: the lower bound of the app's and the node's configuration."""
-        most = min(self.share.most_rounds, _node_limit(ctxt, NODE_MAX_PARTICIPATIONS))
+        most = min(self.share.most_rounds, node_limit(ctxt.node_config, NODE_MAX_PARTICIPATIONS))
         return replace(self.share, most_rounds=most)
 
     def _open_file(self, ctxt: Context, limited: bool) -> SpendingLedger | None:
@@ -329,7 +329,7 @@ class PrivQuantMod:
         if seed is None:
             return None
         if ctxt.node_config.get(NODE_SIMULATED) is not True and (
-            on_supernode() or not _NODE_LIMITS.isdisjoint(ctxt.node_config)
+            on_supernode() or not NODE_LIMITS.isdisjoint(ctxt.node_config)
         ):
             raise InvalidSpecError(
                 f"seed: whoever knows it knows this client's noise, so it is refused on a SuperNode and "
@@ -354,14 +354,22 @@ def _read_trained(out: Message, received: Mapping[str, Array]) -> Arrays:
     return read_arrays(record)
 
 
-def _node_limit(ctxt: Context, key: str) -> float:
-    value = ctxt.node_config.get(key)
+def node_limit(node_config: Mapping[str, Any], key: str, default: float = math.inf) -> float:
+    """A limit of the node's own configuration."""
+    value = node_config.get(key)
     if value is None:
-        return math.inf
+        return default
     try:
-        limit = float(value)
+        limit = math.nan if isinstance(value, bool) else float(value)
     except ValueError:
         limit = math.nan
     if math.isnan(limit) or limit < 0.0:
         raise InvalidSpecError(f"node config {key}: {value!r} is not a number >= 0")
     return limit
+
+
+def node_budget(node_config: Mapping[str, Any]) -> Budget | None:
+    """The budget that the node's own configuration sets, if any."""
+    epsilon = node_limit(node_config, NODE_BUDGET)
+    delta = node_limit(node_config, NODE_BUDGET_DELTA, 0.0)
+    return None if math.isinf(epsilon) else Budget(epsilon, delta)

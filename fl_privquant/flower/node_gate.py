@@ -12,14 +12,16 @@ their replies pass through the node's process on the way to the server. Here tha
 The node's limits are those of its configuration (:class:`~fl_privquant.flower.mod.PrivQuantMod`,
 :mod:`~fl_privquant.flower.node_identities`), and ``privquant-max-epsilon`` must be among them. With
 ``privquant-secure-aggregation=true`` the node sends nothing but masked updates. Mods inside the app step
-aside: the node hands the app a token, in its configuration and in each message, which a server cannot know.
+aside, and their limits with them: the node hands the app a token, in its configuration and in each message,
+which a server cannot know.
 
 Guarantee: what passes through Flower is a release of a mechanism that was certified here, counted here, and
 within the node's limits.
 
 Not covered: an app can open connections of its own, and an app that runs as the same user can read and change
 the node's files. Run the app as another user or in a container without a network, by Flower's
-``--isolation process``.
+``--isolation process``. When an answer is sent, and how long the app took, is also up to the app, and the
+server sees it. An app that never answers blocks the node, as it does in Flower.
 
 Flower has no public interface for this. All that is used of its internals is imported here.
 """
@@ -53,15 +55,44 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.supercore.run import RunNotRunningException
 
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, one_line
 from fl_privquant.flower.arrays import records_of
 from fl_privquant.flower.client_ledger import NODE_LEDGER_FILE, default_ledger_path
-from fl_privquant.flower.mod import NODE_MAX_DELTA, NODE_MAX_EPSILON, PrivQuantMod
+from fl_privquant.flower.mod import (
+    NODE_BUDGET,
+    NODE_LIMITS,
+    NODE_MAX_DELTA,
+    NODE_MAX_EPSILON,
+    NODE_MAX_PARTICIPATIONS,
+    PrivQuantMod,
+    node_budget,
+    node_limit,
+)
+from fl_privquant.flower.node_identities import (
+    KEY_IDENTITY,
+    KEY_KNOWN_CLIENTS,
+    KEY_MIN_CLIENTS,
+    KEY_OPERATOR,
+    node_policy,
+)
 from fl_privquant.flower.node_token import NODE_TOKEN, token_record
-from fl_privquant.flower.protocol import is_request
+from fl_privquant.flower.protocol import RECORD_PAYLOAD, is_request
 from fl_privquant.flower.secure_mod import SecureAggregationMod, is_secure
+from fl_privquant.secagg import ClientPolicy
 
 NODE_SECURE_AGGREGATION: Final = "privquant-secure-aggregation"
+
+_PREFIX: Final = "privquant-"
+# How often the node looks for the app's reply, as often as Flower does.
+_POLL_SECONDS: Final = 0.5
+_KEYS: Final = NODE_LIMITS | {
+    NODE_LEDGER_FILE,
+    NODE_SECURE_AGGREGATION,
+    KEY_IDENTITY,
+    KEY_KNOWN_CLIENTS,
+    KEY_MIN_CLIENTS,
+    KEY_OPERATOR,
+}
 
 _NOT_PRIVATE: Final = (
     "this node sends only updates that fl_privquant encodes, within the limits of its owner, and the server "
@@ -83,24 +114,54 @@ class NodeGate:
     """
 
     def __init__(self, node_config: Mapping[str, Any]) -> None:
-        if NODE_MAX_EPSILON not in node_config:
-            raise InvalidSpecError(
-                f"{NODE_MAX_EPSILON}: missing in the node's configuration; it is the largest epsilon of one "
-                f"coordinate that may leave this node: --node-config '{NODE_MAX_EPSILON}=1.0'"
-            )
-        secure = node_config.get(NODE_SECURE_AGGREGATION, False)
-        if not isinstance(secure, bool):
-            raise InvalidSpecError(f"{NODE_SECURE_AGGREGATION}: {secure!r}, expected true or false")
-        self._always_secure = secure
+        _check_keys(node_config)
+        self._always_secure = node_config.get(NODE_SECURE_AGGREGATION) is True
         file = node_config.get(NODE_LEDGER_FILE) or str(default_ledger_path(node_config))
         self._node_config = {**node_config, NODE_LEDGER_FILE: file}
         # The mod takes the smaller one of its own limit and the node's; no delta is allowed by default.
         self._encode = PrivQuantMod(
-            max_epsilon=math.inf, max_delta=float(node_config.get(NODE_MAX_DELTA, 0.0))
+            max_epsilon=math.inf, max_delta=node_limit(node_config, NODE_MAX_DELTA, 0.0)
         )
         self._mask = SecureAggregationMod()
         # One for each run. It stays in this process, so that no answer is given twice from the same state.
         self._contexts: dict[int, Context] = {}
+
+    def limits(self) -> list[str]:
+        """What may leave the node, in sentences for its owner.
+
+        Raises
+        ------
+        InvalidSpecError
+            A limit, or a file that the configuration names, cannot be read.
+        """
+        config = self._node_config
+        epsilon, delta = node_limit(config, NODE_MAX_EPSILON), self._encode.max_delta
+        budget, rounds = node_budget(config), node_limit(config, NODE_MAX_PARTICIPATIONS)
+        policy = node_policy(ClientPolicy(), config)
+        lines = [
+            f"only encoded updates leave this node, with epsilon <= {epsilon:g} and delta <= {delta:g} for "
+            f"each coordinate in each round (for the whole update, where the mechanism encodes it as one)"
+        ]
+        if budget is None and math.isinf(rounds):
+            lines.append(
+                f"there is no bound on the number of rounds, so that the server can ask without end: set "
+                f"{NODE_BUDGET} or {NODE_MAX_PARTICIPATIONS}"
+            )
+        if budget is not None:
+            lines.append(
+                f"all updates of this node together have epsilon <= {budget.epsilon:g} at delta "
+                f"{budget.delta:g}, local view"
+            )
+        if not math.isinf(rounds):
+            lines.append(f"this node takes part in at most {rounds:g} rounds of all runs")
+        masked = "updates are always masked" if self._always_secure else "updates are masked only if asked to"
+        lines.append(f"{masked}, with at least {policy.min_clients} clients in a sum")
+        if policy.known_identities is None:
+            lines[-1] += (
+                f"; masks do not protect from a server that invents clients, unless {KEY_IDENTITY} and "
+                f"{KEY_KNOWN_CLIENTS} are set"
+            )
+        return [*lines, f"all releases are counted in {config[NODE_LEDGER_FILE]}"]
 
     def answer(self, message: Message, node_id: int, train: Callable[[Message], Message]) -> Message:
         """The reply to a message of the server; ``train`` runs the app."""
@@ -108,7 +169,8 @@ class NodeGate:
         if kind != MessageType.TRAIN:
             return _refuse(message, _NOT_TRAIN.format(kind=kind))
         secure = is_secure(message)
-        if not (secure or any(is_request(config) for _, config in records_of(message.content, ConfigRecord))):
+        configs = records_of(message.content, ConfigRecord) if message.has_content() else []
+        if not (secure or any(is_request(config) for _, config in configs)):
             return _refuse(message, _NOT_PRIVATE)
         context = self._context(message.metadata.run_id, node_id)
 
@@ -131,6 +193,33 @@ class NodeGate:
         return self._contexts[run_id]
 
 
+def _check_keys(node_config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that does not say what may leave, or that says something else than it seems."""
+    for key in node_config:
+        # A limit that is not spelled right would not hold.
+        if key.startswith(_PREFIX) and key not in _KEYS:
+            raise InvalidSpecError(
+                f"{one_line(key, 60)}: not a setting of this node; there are {', '.join(sorted(_KEYS))}"
+            )
+    if NODE_MAX_EPSILON not in node_config:
+        raise InvalidSpecError(
+            f"{NODE_MAX_EPSILON}: missing in the node's configuration; it is the largest epsilon of one "
+            f"coordinate (or of an update that is encoded as a whole) that may leave this node: "
+            f"--node-config '{NODE_MAX_EPSILON}=1.0'"
+        )
+    if math.isinf(node_limit(node_config, NODE_MAX_EPSILON)):
+        raise InvalidSpecError(
+            f"{NODE_MAX_EPSILON}: inf, expected a finite number; without a bound updates could leave this "
+            f"node as they are"
+        )
+    secure = node_config.get(NODE_SECURE_AGGREGATION, False)
+    if not isinstance(secure, bool):
+        raise InvalidSpecError(f"{NODE_SECURE_AGGREGATION}: {secure!r}, expected true or false")
+    file = node_config.get(NODE_LEDGER_FILE, "")
+    if not isinstance(file, str):
+        raise InvalidSpecError(f"{NODE_LEDGER_FILE}: {file!r}, expected the name of a file")
+
+
 def _refuse(message: Message, reason: str) -> Message:
     log(INFO, "fl-privquant supernode: refused a message: %s", reason)
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
@@ -151,10 +240,10 @@ class _GatedConnection:
         while (received := self._receive()) is not None:
             stub, tree = received
             run_id = stub.metadata.run_id
-            object_ids = [node.object_id for node in iterate_object_tree(tree)]
-            contents = pull_objects(object_ids, functools.partial(self._pull, run_id))
-            self._confirm(run_id, tree.object_id)
             try:
+                object_ids = [node.object_id for node in iterate_object_tree(tree)]
+                contents = pull_objects(object_ids, functools.partial(self._pull, run_id))
+                self._confirm(run_id, tree.object_id)
                 self._answer(_inflate(tree.object_id, contents), contents, tree.object_id)
             except RunNotRunningException:
                 log(INFO, "Run %s has ended; its message is not answered.", run_id)
@@ -176,6 +265,7 @@ class _GatedConnection:
             functools.partial(self._push, run_id, session),
             object_ids_to_push=wanted,
         )
+        log(INFO, "fl-privquant supernode: sent to the server: %s", _kind_of(reply))
 
     def _run_app(self, message: Message) -> Message:
         """Have Flower run the app on a message, in a process of its own, and return the app's reply."""
@@ -199,19 +289,42 @@ class _GatedConnection:
         )
         if started is None:
             raise InvalidUpdateError("the app could not be started")
-        replies: dict[str, str] = {}
-        trained: dict[str, bytes] = {}
+        return _take_reply(state, store, message.metadata.message_id)
 
-        def take(reply: Message, reply_tree: Any, _: float) -> tuple[set[str], str]:
-            replies[reply.metadata.reply_to_message_id] = reply.metadata.message_id
-            return {node.object_id for node in iterate_object_tree(reply_tree)}, ""
 
-        def take_object(_: int, __: str, object_id: str, content: bytes) -> None:
-            trained[object_id] = content
+def _take_reply(state: Any, store: Any, message_id: str) -> Message:
+    """Wait for the app's reply to a message, and take it out of the node's state, with all other replies.
 
-        while message.metadata.message_id not in replies:
-            loop._push_messages(state=state, object_store=store, send=take, push_object=take_object)
-        return _inflate(replies[message.metadata.message_id], trained)
+    Flower's own function for this logs that it sends the reply, which the owner of the node would believe.
+    """
+    taken: Message | None = None
+    while taken is None:
+        time.sleep(_POLL_SECONDS)
+        for reply in state.get_messages_legacy(is_reply=True):
+            reply_id = reply.metadata.message_id
+            if reply.metadata.reply_to_message_id == message_id:
+                taken = _inflate(reply_id, _pushed_objects(store, reply_id))
+            store.delete(reply_id)
+            state.delete_messages(message_ids=[reply_id])
+    state.delete_messages(message_ids=[message_id])
+    return taken
+
+
+def _pushed_objects(store: Any, reply_id: str) -> dict[str, bytes]:
+    """The objects of a reply, once the app has handed all of them over."""
+    contents: dict[str, bytes] = {}
+    for node in iterate_object_tree(store.get_object_tree(reply_id)):
+        while (content := store.get(node.object_id)) == b"":
+            time.sleep(_POLL_SECONDS)
+        contents[node.object_id] = content
+    return contents
+
+
+def _kind_of(reply: Message) -> str:
+    """What a reply of this node is, for its log."""
+    if reply.has_error():
+        return "a refusal"
+    return "an encoded update" if RECORD_PAYLOAD in reply.content else "a message of secure aggregation"
 
 
 def _identify(message: Message) -> None:
@@ -246,6 +359,7 @@ def start_supernode(arguments: Sequence[str]) -> None:
     settings = program._parse_supernode_lifespan_config()
     # Before anything is started, which would go on if the configuration were refused later.
     gate = NodeGate(settings.node_config)
+    limits = gate.limits()
     start, connect, token = loop.start_client_internal, loop._init_connection, secrets.token_hex(16)
 
     def start_gated(**given: Any) -> None:
@@ -255,7 +369,8 @@ def start_supernode(arguments: Sequence[str]) -> None:
                 yield connection[0], _GatedConnection(gate, token, given, connection).serve, *connection[2:]
 
         loop._init_connection = connect_gated
-        log(INFO, "fl-privquant supernode: nothing but encoded updates leaves this node")
+        for line in limits:
+            log(INFO, "fl-privquant supernode: %s", line)
         start(**given)
 
     program._parse_supernode_lifespan_config = lambda: settings

@@ -5,10 +5,12 @@ The configuration of a SuperNode, which the server does not see, names the files
     flower-supernode ... --node-config 'privquant-identity="/etc/privquant/identity.pem"
         privquant-known-clients="/etc/privquant/clients.json"'
 
-With ``privquant-operator``, a public key in hex, the list must be signed by the owner of that key. In signed
-rounds the id of a client follows from its name (:mod:`fl_privquant.secagg.identities`), while messages are
-sent to Flower's node ids. So the server asks each node once who it is, and the answer is signed for this
-session and node.
+With ``privquant-operator``, a public key in hex, the list must be signed by the owner of that key.
+``privquant-min-clients`` is the fewest clients of a round, if the app's policy does not ask for more.
+
+In signed rounds the id of a client follows from its name (:mod:`fl_privquant.secagg.identities`), while
+messages are sent to Flower's node ids. So the server asks each node once who it is, and the answer is signed
+for this session and node.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from fl_privquant import checks
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, keys
 from fl_privquant.secagg.identities import KnownClients, read_identity, read_known_clients
@@ -25,15 +28,19 @@ from fl_privquant.secagg.identities import KnownClients, read_identity, read_kno
 KEY_IDENTITY: Final = "privquant-identity"
 KEY_KNOWN_CLIENTS: Final = "privquant-known-clients"
 KEY_OPERATOR: Final = "privquant-operator"
+KEY_MIN_CLIENTS: Final = "privquant-min-clients"
 
 _ID_BYTES: Final = 8
 
 
 def node_policy(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientPolicy:
-    """The policy with the identity and the known clients that the node's own configuration names.
+    """The policy with the identity, the known clients and the fewest clients of the node's own configuration.
 
     The node's configuration takes precedence over the app's policy, because the node's owner wrote it.
     """
+    if KEY_MIN_CLIENTS in node_config:
+        fewest = checks.whole(f"node config {KEY_MIN_CLIENTS}", node_config[KEY_MIN_CLIENTS], 2)
+        policy = replace(policy, min_clients=max(policy.min_clients, fewest))
     identity, known_clients = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
     if identity is None and known_clients is None:
         if KEY_OPERATOR in node_config:

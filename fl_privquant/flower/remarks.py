@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from fl_privquant.codec.metric_range import MetricRange
 from fl_privquant.errors import one_line
@@ -14,6 +15,9 @@ _FAR = 10.0
 _NAMED_NODES = 5
 # How many metrics a line names, and how many characters of each.
 _NAMED_METRICS, _NAME_CHARACTERS = 10, 60
+
+FURTHER: Final = "further metrics"
+"""Stands for all names that are too many to be kept."""
 
 
 def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:
@@ -68,16 +72,20 @@ def metric_lines(private: Iterable[MetricRange], uncounted: Collection[str]) -> 
     if ranges:
         lines.append(f"among the coordinates are metrics of the client, clipped to a range: {ranges}")
     if uncounted:
-        # One client can send any names, and any number of them.
-        names = ", ".join(one_line(name, _NAME_CHARACTERS) for name in sorted(uncounted)[:_NAMED_METRICS])
-        if len(uncounted) > _NAMED_METRICS:
-            names += f" and {len(uncounted) - _NAMED_METRICS} more metrics"
         lines.append(
-            f"not counted in any figure: clients send or may send {names} without "
+            f"not counted in any figure: clients send or may send {list_names(uncounted)} without "
             f"protection; put PrivQuantMod into ClientApp(mods=[...]), without metrics and report_clipping, "
             f"and ask for private_metrics instead"
         )
     return lines
+
+
+def list_names(uncounted: Collection[str]) -> str:
+    """The first few of what clients send in clear, because one client can send any number of long names."""
+    names = ", ".join(one_line(name, _NAME_CHARACTERS) for name in sorted(uncounted)[:_NAMED_METRICS])
+    if (more := len(uncounted) - _NAMED_METRICS) <= 0:
+        return names
+    return f"{names} and {'at least ' if FURTHER in uncounted else ''}{more} more metrics"
 
 
 def randomness_lines(simulated: bool, nodes: Collection[int]) -> list[str]:

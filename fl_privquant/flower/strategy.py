@@ -48,6 +48,7 @@ from fl_privquant.flower.remarks import (
     clip_remark,
     failure_lines,
     kept_words,
+    list_names,
     metric_lines,
     randomness_lines,
 )
@@ -245,6 +246,11 @@ class PrivQuantStrategy(StrategyWrapper):
             f"Evaluation by clients: {', '.join(self.clear_metrics) or f'none, {HOW_TO_EVALUATE}'}",
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
+        if self.budget is not None and not self.budget.unlimited:
+            lines.append(
+                f"Privacy: all rounds of a client together cost at most ε = {self.budget.epsilon:g}, δ = "
+                f"{self.budget.delta:g} (client total, view of the aggregation above); the run stops before"
+            )
         log(INFO, "\t├──> PrivQuant settings:")
         for line in lines[:-1]:
             log(INFO, "\t│\t├── %s", line)
@@ -266,7 +272,7 @@ class PrivQuantStrategy(StrategyWrapper):
         statements = self._account.statements(mechanism, refine)
         if not self.uncounted:
             return statements
-        silent = f"that {', '.join(sorted(self.uncounted))}, sent by clients in clear, tell nothing"
+        silent = f"that {list_names(self.uncounted)}, sent by clients in clear, tell nothing"
         return [replace(stated, assumptions=(*stated.assumptions, silent)) for stated in statements]
 
     def privacy_statement(self, refine: bool = True) -> list[str]:
@@ -301,6 +307,8 @@ class PrivQuantStrategy(StrategyWrapper):
         # A copy, because the caller may use its config again, without this round's request.
         config = ConfigRecord(dict(config))
         request.write(config)
+        # The wrapped strategy may ask clients by itself.
+        grid = NotingGrid(grid, self.note_replies)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         population = len(messages)
         messages = self._account.drawn(server_round, messages)
@@ -327,7 +335,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Before anything is sent: what clients release is counted even if no reply ever arrives.
         messages = self._account.ask(server_round, release, messages, population)
         try:
-            return self._exchange.begin(server_round, messages, codec, NotingGrid(grid, self.note_replies))
+            return self._exchange.begin(server_round, messages, codec, grid)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
             self._round.refuse(str(error))
@@ -415,7 +423,9 @@ class PrivQuantStrategy(StrategyWrapper):
             silent = counted(current.num_silent, "node")
             log(WARNING, "PrivQuant: round %d, %s did not reply", server_round, silent)
         if opened.wrapped:
-            log(WARNING, "PrivQuant: round %d, %s wrapped", server_round, counted(opened.wrapped, "sum"))
+            wrong = "so that as many coordinates of the update are wrong"
+            sums = counted(opened.wrapped, "sum")
+            log(WARNING, "PrivQuant: round %d, %s wrapped, %s", server_round, sums, wrong)
         usable = counted(len(opened.nodes), "usable update")
         failed = num_asked - len(opened.nodes)
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
@@ -452,7 +462,9 @@ class PrivQuantStrategy(StrategyWrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask clients to evaluate only if there are metrics that they may send in clear."""
-        return super().configure_evaluate(server_round, arrays, config, grid) if self.clear_metrics else []
+        if not self.clear_metrics:
+            return []
+        return super().configure_evaluate(server_round, arrays, config, NotingGrid(grid, self.note_replies))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegate to the wrapped strategy; a policy that depends on the loss is told."""

@@ -46,7 +46,9 @@ def test_stops_with_what_was_spent(tmp_path: Path, release: Release) -> None:
         except BudgetExhaustedError as raised:
             error = raised
     assert re.match(
-        r"round \d+: one more release makes ε = .*, above the budget of ε = 12, .*Spent: ", str(error)
+        r"round \d+: one more release makes ε = [^(]* \(client total, aggregate view of 20\) .*, above the "
+        r"budget of ε = 12, .*Spent: ",
+        str(error),
     )
     assert len(ledger.rounds) == done
     assert ledger.statement(1e-5).epsilon <= 12.0

@@ -55,6 +55,24 @@ CLIENT = """
         return Message(RecordDict({"metrics": MetricRecord(METRICS)}), reply_to=message)
 """
 
+# A client with mods of its own, which would refuse; it lies in its metadata, and about the node's limits.
+HOSTILE_CLIENT = """
+    from flwr.app import Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
+
+    app = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=1e-9)])
+
+
+    @app.train()
+    def train(message, context):
+        context.node_config["privquant-max-epsilon"] = 1e9
+        content = {"arrays": message.content["arrays"], "0.123": MetricRecord({"secret": 0.123})}
+        reply = Message(RecordDict(content), reply_to=message)
+        reply.metadata.__dict__["_group_id"] = "0.123"
+        return reply
+"""
+
 SERVER = """
     import numpy as np
     from flwr.app import Array, ArrayRecord
@@ -78,28 +96,35 @@ SERVER = """
 """
 
 
-def write_app(folder):
+def write_app(folder, client=CLIENT):
     package = folder / "quickstart"
     package.mkdir(parents=True)
     files = {folder / "pyproject.toml": PROJECT, package / "__init__.py": ""}
-    files |= {package / "client.py": CLIENT, package / "server.py": SERVER}
+    files |= {package / "client.py": client, package / "server.py": SERVER}
     for path, text in files.items():
         path.write_text(textwrap.dedent(text))
     return folder
 
 
 def test_only_private_updates_leave_nodes_whose_owners_say_so(tmp_path, preloaded):
-    app = write_app(tmp_path / "app")
+    app, hostile = write_app(tmp_path / "app"), write_app(tmp_path / "hostile", HOSTILE_CLIENT)
     ledger = tmp_path / "ledger-{partition-id}.jsonl"
     config = {"privquant-max-epsilon": 2.0, "privquant-ledger-file": str(ledger)}
     nodes = Federation(CLIENTS, node_config=config)
     with Superlink(tmp_path / "superlink", nodes, preloaded, ("fl-privquant", "supernode")) as superlink:
         plain = superlink.submit(app)
         private = superlink.submit(app, {"private": True})
+        attacked = superlink.submit(hostile, {"private": True})
     assert plain.count(REFUSED) == CLIENTS
     assert plain.count(NOT_EVALUATED) == CLIENTS
     assert "Secure aggregation: round 1, sum of 4 clients" in private
     assert "PrivQuant: round 1, 4 usable updates, 0 failed" in private
-    assert "0.123" not in plain + private
+    assert "PrivQuant: round 1, 4 usable updates, 0 failed" in attacked
+    assert "0.123" not in plain + private + attacked
+    # What the app hands to the node is not said to be sent; one refusal is of training, one of evaluation.
+    node_log = (tmp_path / "superlink" / "supernode-0.log").read_text()
+    assert "Sent successfully" not in node_log
+    sent = [node_log.count(f"sent to the server: {what}") for what in ("a refusal", "an encoded update")]
+    assert sent == [2, 2]
     spent = [SpendingLedger(tmp_path / f"ledger-{node}.jsonl").statement(0.0) for node in range(CLIENTS)]
-    assert [each.epsilon for each in spent] == pytest.approx([6.0] * CLIENTS, rel=1e-6)
+    assert [each.epsilon for each in spent] == pytest.approx([2 * 6.0] * CLIENTS, rel=1e-6)

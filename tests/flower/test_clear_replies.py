@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -97,7 +97,8 @@ WAYS = {
 
 
 def mods(way, **options):
-    private = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, **options)
+    # Plans for secure sums have a delta.
+    private = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-5, **options)
     return [SecureAggregationMod(), private] if "secure sum" in way else [private]
 
 
@@ -242,6 +243,67 @@ def test_a_forgotten_mod_is_named_with_all_that_it_let_pass():
     seen = run_strategy(strategy, talkative_client(fails=["train"]))
     assert seen == {"texts of errors"}
     assert_stated(seen, strategy)
+
+
+class CuriousFedAvg(FedAvg):
+    """A strategy that asks clients by itself, before they train."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        nodes = list(grid.get_node_ids())
+        list(grid.send_and_receive([Message(RecordDict(), node, "query") for node in nodes]))
+        ids = list(grid.push_messages([Message(RecordDict(), node, "query.own") for node in nodes]))
+        assert len(list(grid.pull_messages(ids))) == len(nodes)
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_what_the_wrapped_strategy_asks_for_by_itself_is_named():
+    strategy = PrivQuantStrategy(CuriousFedAvg(), MECHANISM, CLIP)
+    seen = run_strategy(strategy, talkative_client(for_training=mods("plain")))
+    assert {"'query-secret'", "'query-name'", "arrays 'arrays'"} < seen
+    # Pulled messages pass by the wiretap.
+    assert_stated(seen | {"'query.own-secret'"}, strategy)
+
+
+@pytest.mark.parametrize("code", [0, 2, 9, 1000])
+def test_texts_of_errors_are_named_whatever_code_the_app_gives_them(code):
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return Message(Error(code, "my data are secret"), reply_to=message)
+
+    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, max_failed_rounds=2)
+    assert run_strategy(strategy, app) == {"texts of errors"}
+    assert_stated({"texts of errors"}, strategy)
+
+
+def test_more_metrics_than_a_statement_names_are_said_to_be_more():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        metrics = MetricRecord({f"layer-{number}": 0.5 for number in range(150)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, max_failed_rounds=2)
+    run_strategy(strategy, app)
+    for text in map(str, [strategy.statements()[0], *strategy.privacy_statement()[-1:]]):
+        assert "'layer-16' and at least 91 more metrics" in text
+        assert len(text) < 1000
+
+
+def test_records_without_an_allowed_metric_do_not_even_leave_by_name():
+    app = ClientApp(mods=mods("plain", metrics=["accuracy"]))
+
+    @app.query()
+    def query(message, context):
+        found = {"found": MetricRecord({"accuracy": 0.5, "loss": 1.0}), "Ada": MetricRecord({"age": 30})}
+        return Message(RecordDict(found), reply_to=message)
+
+    replies = []
+    run(lambda grid: replies.extend(ask(grid, ["query"])), app)
+    assert {tuple(reply.content) for reply in replies} == {("found",)}
+    assert {tuple(reply.content["found"]) for reply in replies} == {("accuracy",)}
 
 
 def test_forgotten_mods_of_a_secure_sum_are_asked_for_by_name(flower_log):

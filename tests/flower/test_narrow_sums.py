@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +32,22 @@ def mechanism() -> Any:
     return pq.design("pbm", theta=0.02, levels=8)
 
 
-def run(aggregation: Aggregation) -> tuple[np.ndarray, RoundRecord]:
+def run(
+    aggregation: Aggregation, encoding: Any = None, max_delta: float = 0.0
+) -> tuple[np.ndarray, RoundRecord]:
     records: list[RoundRecord] = []
 
     def strategy() -> PrivQuantStrategy:
         return PrivQuantStrategy(
-            fedavg(), mechanism(), 0.2, aggregation=aggregation, simulated=True, on_round=records.append
+            fedavg(),
+            encoding or Encoding(mechanism(), 0.2),
+            aggregation=aggregation,
+            simulated=True,
+            on_round=records.append,
         )
 
     masked: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
-    client = client_app([*masked, PrivQuantMod(max_epsilon=10.0, seed=3)])
+    client = client_app([*masked, PrivQuantMod(max_epsilon=math.inf, max_delta=max_delta, seed=3)])
     server = server_app(strategy, initial={"x": np.zeros(DIMENSION, np.float32)})
     result = InlineEngine().run(server, client, Federation(CLIENTS))
     return result.arrays["x"].numpy(), records[-1]
@@ -69,6 +76,18 @@ def test_a_simulation_counts_the_sums_that_wrap(
     wrong = int(np.count_nonzero(model != exact))
     assert record.wrapped_sums == wrong > 0
     assert f"{wrong} sums wrapped" in caplog.text
+
+
+def test_sums_of_residues_are_not_said_to_wrap(caplog: pytest.LogCaptureFixture) -> None:
+    """Every coordinate of a correct sum of rounded_gaussian was once reported as wrapped."""
+    sums = SimulatedSum(**FRACTIONS)
+    target = pq.Target(epsilon=8.0, delta=1e-5, rounds=3, num_clients=CLIENTS)
+    plan = target.plan(DIMENSION, l2_clip=1.0, mechanism="rounded_gaussian", aggregation=sums)
+    with caplog.at_level("WARNING"):
+        _, record = run(sums, plan.encoding, max_delta=0.5)
+    assert record.survivors == CLIENTS
+    assert record.wrapped_sums == 0
+    assert "wrapped" not in caplog.text
 
 
 def codec() -> UpdateCodec:

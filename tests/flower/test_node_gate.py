@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supernode.nodestate import NodeState
 from typer.testing import CliRunner
 
 import fl_privquant as pq
@@ -140,4 +141,5 @@ def test_flower_still_has_the_internals_that_the_node_builds_on():
     loop = importlib.import_module("flwr.supernode.start_client_internal")
     assert callable(program._parse_supernode_lifespan_config)
     assert program.start_client_internal is loop.start_client_internal
-    assert all(map(callable, [loop._init_connection, loop._pull_and_store_message, loop._push_messages]))
+    assert all(map(callable, [loop._init_connection, loop._pull_and_store_message]))
+    assert callable(NodeState.get_messages_legacy)

@@ -39,6 +39,13 @@ def run(strategy, client=None, num_clients=4, threads=1, **options):
     return InlineEngine(threads).run(server, client or client_app(), Federation(num_clients)), server
 
 
+def test_the_summary_of_a_plan_says_what_the_whole_run_may_cost(flower_log):
+    """It once ended with the ε of one coordinate, which is far smaller."""
+    target = pq.Target(epsilon=8.0, delta=1e-5, rounds=2, num_clients=25)
+    PrivQuantStrategy(fedavg(), target.plan(25)).summary()
+    assert "all rounds of a client together cost at most ε = 8, δ = 1e-05 (client" in flower_log.text
+
+
 def test_the_model_is_the_mean_of_the_decoded_updates(mechanism):
     result, _ = run(PrivQuantStrategy(fedavg(), mechanism, CLIP))
     assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(4)))
