@@ -60,6 +60,8 @@ from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, View
 
 _DEVIATION = number_in(f"[{MIN_DEVIATION:g}, {MAX_DEVIATION:g}]", "; 1.5 to 2 suit most runs")
+# With fewer than this, inputs on the fine lattice would not fit into 64 bits.
+_SPACING = number_in("[1e-9, 1e12]", "; a lattice has some clips per spacing, or the other way round")
 _COORDINATE = number_in("[0, 1]", "; 0.2 suits rotated updates, and 0 any others")
 # Covers the rounding of closed forms, and that rounding errors of a single code are only nearly uniform.
 _FLOAT_ROOM = 1.0 + 1e-9
@@ -94,7 +96,7 @@ class RoundedGaussianSpec(Spec):
 
     epsilon: float | None = None
     delta: float = 1e-6
-    spacing: Annotated[float | None, number_in("(0, 1e12]")] = None
+    spacing: Annotated[float | None, _SPACING] = None
     """Distance of lattice points in units of the clip, where it is given instead of ``epsilon``."""
     deviation: Annotated[float, _DEVIATION] = 2.0
     """Standard deviation of a client's share of the noise, in spacings."""
@@ -264,7 +266,7 @@ class _ShareDesign:
 class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     """Input plus Gaussian noise, rounded, modulo 2^wrap_bits; certified when it is made."""
 
-    spacing: Annotated[float, checks.positive]
+    spacing: Annotated[float, _SPACING]
     """Distance of lattice points, for inputs in [-1, 1]."""
     deviation: Annotated[float, _DEVIATION]
     """Standard deviation of a client's share of the noise, in spacings."""

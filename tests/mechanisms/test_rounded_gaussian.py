@@ -103,6 +103,7 @@ def test_what_the_spec_refuses() -> None:
         ({"spacing": 1.0, "deviation": 0.5}, "deviation: 0.5 is outside"),
         ({"spacing": 1.0, "deviation": 9.0}, "deviation: 9.0 is outside"),
         ({"spacing": -1.0}, "spacing"),
+        ({"spacing": 1e-12}, "spacing"),
         ({"epsilon": 40.0}, "epsilon: 40 is outside"),
     ]:
         with pytest.raises(InvalidSpecError, match=text):
@@ -126,6 +127,10 @@ def test_forged_shares_are_refused() -> None:
     ):
         with pytest.raises(CertificationError, match="claimed"):
             pq.Mechanism.from_bytes(forged(mechanism, **changes))
+    with pytest.raises(CertificationError, match="spacing"):
+        pq.Mechanism.from_bytes(
+            forged(mechanism, spacing=(1e-300).hex(), coordinate_deviation=(1e-300).hex())
+        )
 
 
 def test_the_local_view_is_a_gaussian() -> None:
