@@ -21,6 +21,8 @@ _CELLS = 1 << 14
 _SLACK = 1e-10
 # The cells cover this many standard deviations of the loss. Beyond lies a probability below 1e-22.
 _REACH = 9.8
+# Atoms are those of a separation of at least this, so that their losses differ next to any log ratio.
+_LEAST_SEPARATION = 1e-10
 
 
 def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
@@ -65,8 +67,9 @@ def gaussian_loss(separation: float, revealed: float = 0.0, log_ratio: float = 0
     0.12694
     """
     scores, log_first, first = _standard_cells()
-    edges = 0.5 * separation**2 + separation * scores
-    log_second = _log_between(scores + separation)
+    width = max(separation, _LEAST_SEPARATION)
+    edges = 0.5 * width**2 + width * scores
+    log_second = _log_between(scores + width)
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
     infinity = (math.exp(float(log_ndtr(-_REACH))) + revealed) * math.exp(log_ratio)
     atoms = from_cells(edges, first, decay, min(infinity, 1.0), _SLACK)

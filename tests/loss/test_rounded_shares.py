@@ -219,6 +219,17 @@ def test_what_is_revealed_grows_with_the_ratio() -> None:
     assert math.isinf(composed_epsilon([Part(loss, 5)], 5.0 * 0.99 * grown).epsilon)
 
 
+@pytest.mark.parametrize("distance", [1e-18, 1e-6, 1.0, 1e4, 1e13])
+@pytest.mark.parametrize("h", [1, 2, 100])
+def test_any_distance_has_a_loss_or_none(distance: float, h: int) -> None:
+    """A server may choose the spacing, and so distances in its unit, as it likes."""
+    losses = [named.loss for named in RoundedShares(h, 1.0, 1e-30).losses(distance, 1000)]
+    for loss in losses:
+        epsilon = composed_epsilon([Part(loss, 3)], 1e-5).epsilon
+        assert gaussian_delta(math.sqrt(3.0) * loss.separation, epsilon) <= 1e-5
+    assert bool(losses) == (distance <= 1.0)
+
+
 @pytest.mark.parametrize("variance", [0.05, 0.2, 0.7])
 def test_tails_of_one_rounding_error_and_little_noise(variance: float) -> None:
     """Against the closed form; waves beyond 2 pi matter, where one error's transform is negative."""
