@@ -152,7 +152,6 @@ def _tabulate(variance: float, roundings: int) -> tuple[Floats, Floats, Floats, 
     beyond = np.empty_like(density)
     beyond[~near] = peak[~near] * (parts[~near] / z[~near]).sum(axis=1).real
     right = waves[waves > 0.0]
-    # Errors of width 1 have a characteristic function that is negative between 2 pi and 4 pi.
     flat = np.exp(_log_moment(1j * right, variance, roundings)).real / right
     # The term at w = 0 is t, and counts half.
     beyond[near] = 0.5 - step / math.pi * (0.5 * places[near] + np.sin(np.outer(places[near], right)) @ flat)
