@@ -21,6 +21,8 @@ _CELLS = 1 << 14
 _SLACK = 1e-10
 # The cells cover this many standard deviations of the loss. Beyond lies a probability below 1e-22.
 _REACH = 9.8
+# Atoms are those of a separation of at least this, so that their losses differ next to any log ratio.
+_LEAST_SEPARATION = 1e-10
 
 
 def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
@@ -59,16 +61,18 @@ def gaussian_loss(separation: float, revealed: float = 0.0, log_ratio: float = 0
     ``revealed`` is an additional probability with which everything is revealed. With a ``log_ratio`` r, the
     output laws P and P' are only close to post-processings Q and Q' of the normal pair: P <= p Q and
     Q' <= q P' with p q = e^r and p, q >= 1. Then P(S) - a P'(S) <= p (Q(S) - a e^-r Q'(S)) for all sets S:
-    losses grow by r, and probabilities by the factor e^r at most.
+    losses grow by r, and probabilities, ``revealed`` included, by the factor e^r at most.
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694
     """
     scores, log_first, first = _standard_cells()
-    edges = 0.5 * separation**2 + separation * scores
-    log_second = _log_between(scores + separation)
+    width = max(separation, _LEAST_SEPARATION)
+    edges = 0.5 * width**2 + width * scores
+    log_second = _log_between(scores + width)
     decay = np.minimum(np.exp(log_second - log_first + edges[:-1]), 1.0)
-    atoms = from_cells(edges, first, decay, math.exp(float(log_ndtr(-_REACH))) + revealed, _SLACK)
+    infinity = (math.exp(float(log_ndtr(-_REACH))) + revealed) * math.exp(log_ratio)
+    atoms = from_cells(edges, first, decay, min(infinity, 1.0), _SLACK)
     slack = atoms.slack + (1.0 + atoms.slack) * math.expm1(log_ratio)
     return NormalLoss(atoms.losses + log_ratio, atoms.masses, atoms.infinity, slack, separation, log_ratio)
 

@@ -189,6 +189,8 @@ class RoundedShares:
             return []
         simple = distance / (self.deviation * math.sqrt(self.num_honest))
         charge = self._charge(simple, dimension, ratio)
+        if charge >= 1.0:
+            return []
         pairs = [gaussian_loss(simple, charge, ratio)]
         refined = None if self.num_honest < 2 else self._refined(distance, dimension, simple)
         if refined is not None:
@@ -221,4 +223,5 @@ class RoundedShares:
 
         # Every E gives a bound; these are that many deviations above the mean loss.
         least = min(charge(score) for score in _SCORES)
-        return min(least / (2.0 * float(ndtr(-0.5 * separation))), 1.0)
+        hidden = 2.0 * float(ndtr(-0.5 * separation))
+        return least / hidden if least < hidden else 1.0

@@ -291,10 +291,7 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
                 raise InfeasibleDesignError(f"delta: {delta:g} is below what tables of noise reach; raise it")
             spacing = 2.0 / (separation * noise.proven_deviation) * _FLOAT_ROOM
         else:
-            epsilon = gaussian_epsilon(2.0 / (spacing * noise.proven_deviation), delta * (1.0 - _LEFT))
-            if epsilon > _MOST_LOCAL:
-                # The distance of tables from ideal noise counts e^epsilon times.
-                epsilon = math.inf
+            epsilon = _local_epsilon(noise, spacing, delta * (1.0 - _LEFT))
         spread = spec.coordinate_deviation
         bits = ring_bits(
             spec.wrap_bits,
@@ -405,6 +402,17 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
             slip=self.noise.total_variation,
             min_variance=self.spacing**2 * (self._code_variance - _NOT_UNIFORM),
         )
+
+
+def _local_epsilon(noise: FineGaussian, spacing: float, delta: float) -> float:
+    """The epsilon of a coordinate in the local view, with tables; infinite where none is certified."""
+    separation = 2.0 / (spacing * noise.proven_deviation)
+    most = gaussian_epsilon(separation, delta) + 1.0
+    if most > _MOST_LOCAL:
+        return math.inf
+    # The distance of tables from ideal noise counts e^epsilon times, for any epsilon up to ``most``.
+    epsilon = gaussian_epsilon(separation, delta - (1.0 + math.exp(most)) * noise.total_variation)
+    return epsilon if epsilon <= most else math.inf
 
 
 def overflow_probability(

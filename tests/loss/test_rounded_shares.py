@@ -209,6 +209,41 @@ def test_ratios_and_tables_count() -> None:
         assert atoms.delta(epsilon) >= gaussian_delta(0.5, epsilon - 0.01) * (1.0 - 1e-6)
 
 
+def test_what_is_revealed_grows_with_the_ratio() -> None:
+    """Q reveals all with probability 1e-6, and P, which is within e^(r/2) of Q, with e^(r/2) times that."""
+    ratio, revealed = 2.0, 1e-6
+    grown = revealed * math.exp(0.5 * ratio)
+    loss = gaussian_loss(1e-3, revealed, ratio)
+    assert loss.delta(20.0) >= grown
+    assert math.isinf(composed_epsilon([Part(loss, 1)], 0.99 * grown).epsilon)
+    assert math.isinf(composed_epsilon([Part(loss, 5)], 5.0 * 0.99 * grown).epsilon)
+
+
+@pytest.mark.parametrize("distance", [1e-18, 1e-6, 1.0, 1e4, 1e13])
+@pytest.mark.parametrize("h", [1, 2, 100])
+def test_any_distance_has_a_loss_or_none(distance: float, h: int) -> None:
+    """A server may choose the spacing, and so distances in its unit, as it likes."""
+    losses = [named.loss for named in RoundedShares(h, 1.0, 1e-30).losses(distance, 1000)]
+    for loss in losses:
+        epsilon = composed_epsilon([Part(loss, 3)], 1e-5).epsilon
+        assert gaussian_delta(math.sqrt(3.0) * loss.separation, epsilon) <= 1e-5
+    assert bool(losses) == (distance <= 1.0)
+
+
+@pytest.mark.parametrize("variance", [0.05, 0.2, 0.7])
+def test_tails_of_one_rounding_error_and_little_noise(variance: float) -> None:
+    """Against the closed form; waves beyond 2 pi matter, where one error's transform is negative."""
+    noise, s = RoundingNoise(variance, 1), math.sqrt(variance)
+
+    def integrated(x: float) -> float:
+        return s * math.exp(-0.5 * (x / s) ** 2) / math.sqrt(2.0 * math.pi) - x * float(ndtr(-x / s))
+
+    for odds in (0.7, 0.2, 0.01, 1e-5):
+        place = noise.reach(odds)
+        exact = 2.0 * (integrated(place - 0.5) - integrated(place + 0.5))
+        assert noise.tail(place) == pytest.approx(exact, rel=1e-7)
+
+
 @pytest.mark.parametrize(("variance", "roundings"), [(2.0, 1), (0.5, 3), (180.0, 79), (2250.0, 999)])
 def test_tails_of_normal_noise_and_rounding_errors(variance: float, roundings: int) -> None:
     """Against sums over the error's exact law on a fine lattice."""

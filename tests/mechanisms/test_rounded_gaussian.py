@@ -144,6 +144,31 @@ def test_the_local_view_is_a_gaussian() -> None:
     assert update.loss.separation == pytest.approx(6.0 / sigma, rel=2e-5)
 
 
+def test_large_losses_in_the_local_view_count_the_tables() -> None:
+    """The distance of tables counts e^epsilon times: 1e-30 matters from epsilon 41 on, and is certified."""
+    certified = [design(spacing=spacing, delta=1e-6).epsilon for spacing in (0.25, 0.2, 0.17, 0.15)]
+    assert certified == sorted(certified)
+    assert 40.0 < certified[2] < 50.0
+    assert math.isinf(certified[3])
+    # So much that not even a bound of the whole update is a number.
+    mechanism = design(spacing=1e-3)
+    assert mechanism.update_losses(Norms(l2=100.0), 650) == []
+    assert mechanism.loss().loss.infinity == 1.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "num_clients", "dimension"), [(16.0, 1000, 650), (14.0, 10_000, 7850), (20.0, 10_000, 7850)]
+)
+def test_plans_for_lax_targets_are_as_close_to_a_central_gaussian(
+    epsilon: float, num_clients: int, dimension: int
+) -> None:
+    """Where a client on its own would hardly be protected."""
+    target = pq.Target(epsilon, rounds=10, num_clients=num_clients)
+    plan = target.plan(dimension, aggregation=EVERYBODY)
+    assert (plan.ratio_to_central or math.inf) <= 1.01
+    assert 0.9999 * epsilon < plan.statement.epsilon <= epsilon
+
+
 def test_the_sum_protects_with_the_noise_of_honest_clients() -> None:
     mechanism = design(spacing=2.0, deviation=1.5, num_clients=100)
     simple, refined = mechanism.update_losses(
