@@ -79,12 +79,15 @@ class PbmSpec(Spec):
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """Error and width if the noise of the sum were normal, at the usual clip."""
+        """Error and width of the proposal at the usual clip, from closed forms once theta is known."""
         if not wish.in_sum or wish.delta == 0.0:
             return None
         target, trials, ratio = wish.run_target, 2**wish.bits - 1, cls.planned_ratio(wish)
         spread = math.sqrt(target.dimension) / ratio
-        theta = _theta_of_normal_noise(target, ratio, trials)
+        try:
+            theta = (_HALF - rare_for_target(trials, target, ratio)) / TOTAL_WEIGHT
+        except InfeasibleDesignError:
+            return None
         noise = spread**2 * (0.25 / theta**2 - clipped_moments(spread)[0] / spread**2) / trials
         width = bits_of_sum(target.num_clients, trials)
         if not wish.exact_sums:
@@ -281,7 +284,7 @@ def rare_for_target(trials: int, target: RunTarget, norm_ratio: float) -> int:
     for _ in range(_MOST_STEPS):
         cost = epsilon(_HALF - theta)
         low, high = (theta, high) if cost <= target.epsilon else (low, theta)
-        if high - low <= max(_CLOSE * high, 1.0) or (low and cost > (1.0 - _CLOSE) * target.epsilon >= 0.0):
+        if high - low <= max(_CLOSE * high, 1.0) or (1.0 - _CLOSE) * target.epsilon <= cost <= target.epsilon:
             break
         ratio = min(max(target.epsilon / cost, 0.25), 4.0) if cost > 0.0 else 4.0
         guess = int(theta * ratio ** (1.0 / _POWER) * (1.0 - 0.5 * _CLOSE))

@@ -147,7 +147,7 @@ def test_two_coordinates_that_are_rounded_at_random() -> None:
     for near, far in ((0.3, 0.4), (0.05, 2.7), (1.5, 1.5)):
         first = np.outer(release(0.2), release(0.7)).ravel()
         second = np.outer(release(0.2 + near), release(0.7 + far)).ravel()
-        separation = shift_separation(law, spare_for(REVEALED, 1, 1.0))
+        separation = shift_separation(law, spare_for(REVEALED, 1.0))
         loss = _rounded_loss(separation, 8, near**2 + far**2, 2)
         for epsilon in (0.0, 0.1, 0.4, 0.8):
             exact = np.maximum(first - math.exp(epsilon) * second, 0.0).sum()

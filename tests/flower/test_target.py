@@ -104,7 +104,6 @@ def test_a_whole_run_costs_no_more_than_its_target_and_learns() -> None:
     ("mechanism", "aggregation", "clients"),
     [
         ("rounded_gaussian", SecureSum(), 25),
-        ("optm_aggregate", SecureSum(), 25),
         ("one_bit", SecureSum(), 21),
         ("pbm", SecureSum(corrupt_fraction=0.3, dropout_fraction=0.0), 17),
         ("optm", SecureSum(corrupt_fraction=0.0, dropout_fraction=0.26), 19),
@@ -313,11 +312,6 @@ def test_targets_without_meaning_are_refused(name: str, value: float) -> None:
     wish: dict[str, Any] = {"epsilon": 8.0, "rounds": 3, "num_clients": 20, name: value}
     with pytest.raises(InvalidSpecError, match=name):
         Target(**wish)
-
-
-def test_a_mechanism_for_sums_is_refused_where_there_are_none() -> None:
-    with pytest.raises(InfeasibleDesignError, match="optm_aggregate: no design meets"):
-        plan(mechanism="optm_aggregate", aggregation=PerClient())
 
 
 METRICS = {"loss": (0.0, 4.0), "privquant-failed": (0.0, 1.0)}

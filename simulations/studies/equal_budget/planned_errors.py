@@ -3,7 +3,7 @@
 All clients hold the same rotated update at the norm bound, and all mechanisms have an equal (epsilon, delta)
 of the whole run in the aggregate view. Errors are at unit gain (:mod:`fl_privquant.design.spread`): noise and
 what the clip distorts, divided by the squared share of the signal that the clip leaves. Every design is
-certified on the bits or the table that are sampled, and counted by the accountant.
+certified on what is sampled, and counted by the accountant.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from scipy.stats import norm
 from fl_privquant.accounting import SecureSum, Target
 from fl_privquant.design.spread import at_unit_gain
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.mechanisms.optm_aggregate import AggregateSpec
 from fl_privquant.mechanisms.registry import planned_mechanisms
 from simulations.central import noise_of_sum
 from simulations.keys.mechanism_keys import has_levels
 from simulations.studies.study import Grid
 
-SUMS_OF_BITS = "optm_aggregate"
-PEERS = tuple(
-    dict.fromkeys((planned_mechanisms(in_sum=True)[0], SUMS_OF_BITS, "pbm", "discrete_gaussian", "skellam"))
-)
+OURS = planned_mechanisms(in_sum=True)[0]
+PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared; the one that plans take by default is the first."""
 
 ROUNDS = 50
@@ -58,22 +55,10 @@ def error_row(
     """One row: the design, what it costs, and its error over the central Gaussian's; None if there is none.
 
     Coordinates are rounded to at most this number of levels, before integer noise is added; None is for a
-    mechanism whose plan chooses the width of its codes. The clip of sums of bits is chosen by their design,
-    that of the others by the plan, each for the least error.
+    mechanism whose plan chooses the width of its codes. Clips are chosen by the plan.
     """
     # In units of the standard deviation of a coordinate, the L2 clip is the root of the dimension.
     l2_clip = math.sqrt(dimension)
-    clip = None
-    if mechanism == SUMS_OF_BITS and levels is not None:
-        spec = AggregateSpec(
-            num_clients=num_clients,
-            dimension=dimension,
-            run_epsilon=run_epsilon,
-            run_delta=delta,
-            rounds=rounds,
-            levels=levels,
-        )
-        clip = l2_clip / spec.planned_norm_ratio
     target = Target(run_epsilon, rounds, num_clients, delta)
     # Otherwise integer noise would choose its own number of lattice points.
     lattice: dict[str, Any] = {} if levels is None else {"levels": levels, "max_bits": _bits(levels)}
@@ -82,7 +67,6 @@ def error_row(
             dimension,
             l2_clip,
             mechanism=mechanism,
-            clip=clip,
             aggregation=SecureSum(0.0, 0.0),
             force=True,
             **lattice,
@@ -144,8 +128,8 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
     return best
 
 
-def _by_rounds(dimension: int, rounds: int, run_epsilon: float, bits: int) -> dict[str, Any] | None:
-    errors = error_row(SUMS_OF_BITS, dimension, _CLIENTS[0], run_epsilon, 2**bits, rounds)
+def _by_rounds(dimension: int, rounds: int, run_epsilon: float) -> dict[str, Any] | None:
+    errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, None, rounds)
     return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
 
 
@@ -169,8 +153,8 @@ PARTS = (
     ),
     Grid(
         name="by_rounds",
-        title=f"Errors of {SUMS_OF_BITS} over a central Gaussian's by rounds, {_CLIENTS[0]} clients",
-        cells=lambda scale: itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS, _BITS),
+        title=f"Errors of {OURS} over a central Gaussian's by rounds, {_CLIENTS[0]} clients",
+        cells=lambda scale: itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS),
         rows=_by_rounds,
         note=f"run epsilon, epsilon reached: client total, aggregate view of all clients, δ = {_DELTA:g}",
     ),

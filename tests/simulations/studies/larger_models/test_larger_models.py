@@ -26,7 +26,7 @@ STORE = Store(STUDY.home)
 VARIANTS = {
     (CENTRAL, None, None),
     ("skellam", 4, None),
-    *(("optm_aggregate", bits, keep) for bits in (1, 2) for keep in (None, 0.25)),
+    *(("rounded_gaussian", None, keep) for keep in (None, 0.25)),
 }
 
 
