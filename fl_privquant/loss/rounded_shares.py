@@ -221,4 +221,6 @@ class RoundedShares:
 
         # Every E gives a bound; these are that many deviations above the mean loss.
         least = min(charge(score) for score in _SCORES)
-        return min(least / (2.0 * float(ndtr(-0.5 * separation))), 1.0)
+        # What the pair leaves undecided; 0 for laws that are so far apart that floats cannot hold it.
+        left = 2.0 * float(ndtr(-0.5 * separation))
+        return min(least / left, 1.0) if left > 0.0 else 1.0

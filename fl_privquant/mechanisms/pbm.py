@@ -257,7 +257,7 @@ def _table_of_bit(rare: int) -> CertifiedTable:
     return CertifiedTable(values, weights, np.array([0]), np.array([1]))
 
 
-def _theta_of_normal_noise(target: RunTarget, norm_ratio: float, trials: int) -> float:
+def theta_of_normal_noise(target: RunTarget, norm_ratio: float, trials: int) -> float:
     """The theta that would be right if the sum of the honest clients' bits were normal."""
     separation = target.separation / target.update(norm_ratio).widened
     return 0.5 / math.sqrt(1.0 + trials / (target.num_honest * separation**2))
@@ -279,7 +279,7 @@ def rare_for_target(trials: int, target: RunTarget, norm_ratio: float) -> int:
         return composed_epsilon([Part(loss.loss, target.rounds)], target.delta).epsilon
 
     # Epsilon grows about as theta, or faster.
-    theta = max(int(_theta_of_normal_noise(target, norm_ratio, trials) * TOTAL_WEIGHT), 1)
+    theta = max(int(theta_of_normal_noise(target, norm_ratio, trials) * TOTAL_WEIGHT), 1)
     low, high = 0, _HALF
     for _ in range(_MOST_STEPS):
         cost = epsilon(_HALF - theta)
