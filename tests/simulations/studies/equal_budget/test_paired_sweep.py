@@ -32,13 +32,13 @@ def test_a_paired_sweep_has_the_losses_of_its_runs_through_flower(tmp_path: Path
     assert list(means["ratio_to_central"].rank())[::3] == [1.5, 1.5]
     assert list(means["ratio_to_central"].rank())[2::3] == [5, 6]
     accuracies = {
-        (config.privacy.epsilon, config.mechanism.get("bits", 0), config.seed): execute(config)["accuracy"]
+        (config.privacy.epsilon, config.label, config.seed): execute(config)["accuracy"]
         for config in sweep.runs(scale)
     }
     assert len(by_seed) == len(accuracies) == 12
-    for row in by_seed.fillna({"bits": 0}).itertuples():
-        assert row.accuracy == accuracies[row.run_epsilon, row.bits, row.seed]
-        assert row.accuracy_lost == accuracies[row.run_epsilon, 0, row.seed] - row.accuracy
+    for row in by_seed.itertuples():
+        assert row.accuracy == accuracies[row.run_epsilon, row.mechanism, row.seed]
+        assert row.accuracy_lost == accuracies[row.run_epsilon, "central_gaussian", row.seed] - row.accuracy
 
 
 def test_runs_that_send_a_share_are_told_apart_with_their_size(tmp_path: Path) -> None:
