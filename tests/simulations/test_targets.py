@@ -50,7 +50,7 @@ ODD = [
         "encoding.clip=0.2",
         "encoding.l2_clip=0.7",
     ),
-    ("mechanism=rounded_gaussian", "federation.rounds=4", "secagg=on", "encoding=quantile"),
+    ("mechanism=pbm", "federation.rounds=4", "secagg=on", "encoding=quantile"),
     ("mechanism=one_bit", "federation.rounds=2", "federation.num_clients=7", "encoding=quantile"),
 ]
 
