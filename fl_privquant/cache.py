@@ -1,4 +1,4 @@
-"""The design cache: designs and starting points of searches on disk, each with the spec it was made for."""
+"""The design cache: designs on disk, each with the spec it was made for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ StorableT = TypeVar("StorableT", bound=_Storable)
 
 @dataclass(frozen=True)
 class DesignCache:
-    """A directory of designs and of numbers for searches. A file has a digest, the spec, and the content.
+    """A directory of designs. A file has a digest, the spec, and the content.
 
     A file is used only if it holds exactly the requested spec, whatever its name says, if its digest fits,
     and if the mechanism passes the caller's own checks. Otherwise the mechanism is designed anew.
@@ -54,7 +54,6 @@ class DesignCache:
         spec: str,
         build: Callable[[], StorableT],
         parse: Callable[[bytes], StorableT],
-        worth: Callable[[StorableT], bool] = lambda built: True,
     ) -> StorableT:
         """The design that is stored for a spec; if there is none, ``build`` makes it, and it is stored.
 
@@ -66,8 +65,6 @@ class DesignCache:
             Makes the design.
         parse
             Reads it from bytes; raises CertificationError if they are damaged or hold another design.
-        worth
-            Whether a new design is worth a file.
         """
         path = self.path(spec)
         try:
@@ -77,8 +74,6 @@ class DesignCache:
         except (CertificationError, OSError) as error:
             _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, one_line(error))
         built = build()
-        if not worth(built):
-            return built
         try:
             sealed = _sealed(spec, built.to_bytes())
             # The file need not be durable: if a power failure damages it, the design is made anew.

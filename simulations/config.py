@@ -28,7 +28,6 @@ from simulations.keys.engine_keys import EngineConfig
 from simulations.keys.mechanism_keys import (
     CENTRAL,
     checked_mechanism,
-    designed_for_target,
     has_levels,
     has_parameter,
 )
@@ -37,7 +36,7 @@ from simulations.keys.resolvers import register_resolvers
 from simulations.keys.schema import build
 from simulations.targets import TARGET, checked, located, options_of
 
-__all__ = ["CENTRAL", "designed_for_target"]
+__all__ = ["CENTRAL"]
 
 _USUAL_CLIP = 0.05
 _TARGET_L2_CLIP = 1.0
@@ -349,10 +348,10 @@ class RunConfig:
 
     def _check_without_target(self) -> None:
         name = str(self.mechanism["name"])
-        if designed_for_target(name):
+        if name == CENTRAL:
             raise InvalidSpecError(
                 f"mechanism: {name!r} is designed for a target of the whole run; set it, for example with "
-                f"privacy.epsilon=8" + ("" if name == CENTRAL else " secagg=on")
+                "privacy.epsilon=8"
             )
         if self.encoding.keep_policy.name == "adaptive":
             raise InvalidSpecError(
@@ -375,12 +374,8 @@ class RunConfig:
                 f"mechanism.epsilon: {self.mechanism['epsilon']}, but {target}, from which it follows; set "
                 "only one of them"
             )
-        if name != CENTRAL and not designed_for_target(name) and not has_parameter(name, "epsilon"):
+        if name != CENTRAL and not has_parameter(name, "epsilon"):
             raise InvalidSpecError(f"mechanism: {name!r} protects nothing, but {target}; choose another")
-        if designed_for_target(name) and name != CENTRAL and not self.secagg.enabled:
-            raise InvalidSpecError(
-                f"mechanism: {name!r} counts on secure aggregation, which is off; set secagg=on"
-            )
         if self.privacy.budget is not None:
             raise InvalidSpecError(f"privacy.budget: {self.privacy.budget:g}, but {target}; set one of them")
         if self.encoding.rotate is False:

@@ -157,7 +157,6 @@ def test_a_forged_claim_is_not_believed(file_of: Callable[..., Path]) -> None:
         ("mvu", {"epsilon": 1.3, "levels": 4}),
         ("optm", {"epsilon": 1.0, "bins": [-3, -1, 1, 3]}),
         ("optm", {"epsilon": 1.0, "bits": 2, "density": [0.1, -0.2, 0.7]}),
-        ("optm_aggregate", {"num_clients": 21, "dimension": 65, "run_epsilon": 8.0, "rounds": 3, "bits": 2}),
         ("pbm", {"epsilon": 2.0, "levels": 4}),
         ("rqm", {"epsilon": 1.0, "levels": 4}),
         ("skellam", {"epsilon": 2.0}),

@@ -148,7 +148,7 @@ def plan(
         progress(name)
         search = _Search(wish, name)
         index = search.met(scout)
-        if index is None and search.unit is Unit.TOTAL and entry(name).spec.spends_on is not Unit.TOTAL:
+        if index is None and search.unit is Unit.TOTAL:
             # There is no proposal, but some epsilon of a coordinate may still meet the target.
             search = _Search(wish, name, by_epsilon=True)
             index = search.met(scout)

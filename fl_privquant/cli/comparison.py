@@ -15,7 +15,6 @@ from fl_privquant.errors import PrivQuantError
 from fl_privquant.law.density import UniformDensity
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import Variant, design, entry, mechanisms, scout_mechanism
-from fl_privquant.statement import Unit
 
 CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The epsilons of the points of a curve."""
@@ -89,9 +88,6 @@ def compare(
     }
     for label, name, variant in variants(names):
         spec = entry(name).spec
-        if spec.spends_on is Unit.TOTAL:
-            yield Compared(label, None, 0.0, "is designed for a whole run in the secure sum; see plan")
-            continue
         chosen = spec.accepted(wanted) | dict(variant.parameters)
         start = time.perf_counter()
         try:

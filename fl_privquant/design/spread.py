@@ -24,17 +24,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import scipy
 from scipy.special import betaincinv, ndtr, ndtri
 
 from fl_privquant.array_types import Floats
-from fl_privquant.design.bits import SumOfBitsDesign, bits_for_separation, error_of_bits, error_of_strata
-from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.law.density import Density, DistributionDensity
-from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.loss.normal import gaussian_separation
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, UpdateBound
 
@@ -43,10 +38,6 @@ LEAST_SPREAD = 1.0
 
 # The default coordinate clip of a rotated update, in standard deviations of its coordinates.
 _USUAL_SPREAD = 3.0
-# The share of epsilon that designs leave for rounding when normal pairs are composed.
-_ROUNDING_ROOM = 1e-9
-_MOST = 6.0
-_CLOSE = 0.01
 # Quantiles of the standard normal law. Expectations are computed as means over them.
 _SHARES = (np.arange(4001) + 0.5) / 4001
 _NORMAL = ndtri(_SHARES)
@@ -80,21 +71,6 @@ class RunTarget:
     def update(self, norm_ratio: float) -> UpdateBound:
         """The largest distance of two updates whose L2 norm is at most that many coordinate clips."""
         return UpdateBound(2.0 * norm_ratio * NORM_ROUNDING, self.dimension)
-
-    def coordinate_separation(self, norm_ratio: float) -> float:
-        """The largest separation of a coordinate, for inputs at distance 1, with which runs meet the target.
-
-        Raises InfeasibleDesignError where the probability that the certificate charges exceeds delta.
-        """
-        update = self.update(norm_ratio)
-        left = self.delta - self.rounds * update.charge
-        if left <= 0.0:
-            raise InfeasibleDesignError(
-                f"run_delta: {self.delta:g} is not above the {self.rounds * update.charge:.2g} that the "
-                f"certificate of {self.dimension} coordinates and {self.rounds} rounds takes; raise run_delta"
-            )
-        allowed = gaussian_separation(self.epsilon * (1.0 - _ROUNDING_ROOM), left)
-        return allowed / math.sqrt(self.rounds) / update.widened
 
 
 def usual_norm_ratio(dimension: int) -> float:
@@ -221,51 +197,3 @@ def error_of_mean(mse: Callable[[Density], float], spread: float, num_clients: i
 def noise_at_norm_bound(mse: Callable[[Density], float], spread: float) -> float:
     """Variance of a code for a rotated coordinate at the norm bound, in units of its own variance."""
     return spread**2 * mse(DistributionDensity(_Normal(1.0 / spread)))
-
-
-def bits_at_norm_bound(
-    spread: float, trials: int, target: RunTarget, stratified: bool = True
-) -> SumOfBitsDesign | None:
-    """About the sum of ``trials`` bits that meets a target, with its error at unit gain; None if none does.
-
-    The coordinate clip ``spread`` is in standard deviations of a coordinate. Bits that are not ``stratified``
-    are those of the Poisson binomial mechanism.
-    """
-    update = target.update(math.sqrt(target.dimension) / spread)
-    allowed = target.separation / update.widened
-    try:
-        rare = bits_for_separation(
-            trials, allowed, target.num_honest, update.rate, stratified=stratified, rough=True
-        )
-    except InfeasibleDesignError:
-        return None
-    if stratified:
-        noise = error_of_strata(trials, rare, rounding_at_norm_bound(spread, trials))
-    else:
-        noise = error_of_bits(trials, rare, clipped_moments(spread)[0] / spread**2)
-    return SumOfBitsDesign(trials, rare, at_unit_gain(spread**2 * noise, spread, target.num_clients))
-
-
-def error_at_norm_bound(spread: float, trials: int, target: RunTarget, stratified: bool = True) -> float:
-    """The error of :func:`bits_at_norm_bound`; infinite where no bits meet the target."""
-    bits = bits_at_norm_bound(spread, trials, target, stratified)
-    return math.inf if bits is None else bits.error
-
-
-def best_spread(trials: int, target: RunTarget, stratified: bool = True) -> float:
-    """The clip, in standard deviations, with the least :func:`error_at_norm_bound`."""
-
-    def error(spread: float) -> float:
-        return error_at_norm_bound(spread, trials, target, stratified)
-
-    def least_error() -> Floats:
-        bounds = (LEAST_SPREAD, _MOST)
-        tolerance: Any = {"xatol": _CLOSE}
-        best = scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options=tolerance)
-        return np.array([best.x])
-
-    # No guarantee depends on this: every clip is allowed, and its cost is certified.
-    (spread,) = kept_numbers(
-        "best_spread", f"{trials} bits, {target!r}, {stratified}", least_error, np.array([LEAST_SPREAD])
-    )
-    return float(spread)

@@ -72,34 +72,6 @@ def convolve(a: LatticeLaw, b: LatticeLaw, direct: int = _DIRECT, cut: float = _
     return _trimmed(LatticeLaw(a.first + b.first, values, relative, lost), cut)
 
 
-def binomial_law(number: int, coin: Floats, relative: float = 0.0, cut: float = _CUT) -> LatticeLaw:
-    """The law of the number of ones in ``number`` >= 1 independent throws of a coin.
-
-    ``coin`` has the probabilities, above 0, of a zero and of a one, with a relative error ``relative``. From
-    the mean outwards each probability is the one before it times a quotient, and all are divided by their
-    sum. This has a relative error of some rounding units for each number that is listed. With
-    L = log(1 / cut), numbers further from the mean than L / 3 + sqrt(L^2 / 9 + 2 L variance) have a
-    probability of at most ``cut`` on either side (Bernstein's inequality); they are not listed, and lost.
-
-    >>> binomial_law(3, np.array([0.5, 0.5])).values.round(6)
-    array([0.125, 0.375, 0.375, 0.125])
-    """
-    zero, one = float(coin[0]), float(coin[1])
-    mean, unlikely = number * one, -math.log(cut)
-    reach = unlikely / 3.0 + math.sqrt(unlikely**2 / 9.0 + 2.0 * unlikely * number * zero * one)
-    first, last = max(math.floor(mean - reach), 0), min(math.ceil(mean + reach), number)
-    listed = np.arange(first, last, dtype=np.float64)
-    middle = min(max(round(mean), first), last) - first
-    upwards = (number - listed[middle:]) / (listed[middle:] + 1.0) * (one / zero)
-    downwards = (listed[:middle] + 1.0) / (number - listed[:middle]) * (zero / one)
-    below, above = np.cumprod(downwards[::-1])[::-1], np.cumprod(upwards)
-    values = np.concatenate([below, [1.0], above])
-    # Each quotient is rounded four times, and affects a probability and the sum, which is rounded as well.
-    steps = max(below.size, above.size)
-    error = (8 * steps + values.size + 8) * _UNIT + 2.1 * number * relative
-    return LatticeLaw(first, values / values.sum(), error, 2.1 * cut)
-
-
 def power(law: LatticeLaw, count: int, direct: int = _DIRECT, cut: float = _CUT) -> LatticeLaw:
     """The law of the sum of ``count`` independent numbers of one law, by repeated doubling.
 

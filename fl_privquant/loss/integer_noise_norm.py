@@ -215,7 +215,7 @@ def _shift_separation(
         return math.inf
     most = _ROOM * farthest / math.sqrt(num_honest * float(noise.variance))
     while most <= _LARGEST:
-        spare = spare_for(revealed, 1, most) - apart
+        spare = spare_for(revealed, most) - apart
         if spare < _LEAST_SPARE:
             return math.inf
         separation = shift_separation(law, spare, told)

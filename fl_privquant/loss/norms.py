@@ -8,8 +8,6 @@ Which proof a bound rests on depends on the mechanism and the view:
 * a continuous table in the local view: :mod:`fl_privquant.loss.renyi`;
 * a continuous table in the secure sum of several clients: the Gaussian guarantee of
   :mod:`fl_privquant.loss.secure_sum`, by a privacy blanket;
-* laws of two rows, and sums of bits, in a secure sum: :mod:`fl_privquant.loss.two_row_sums`, by the worst
-  case of the other clients;
 * integer noise: :mod:`fl_privquant.loss.integer_noise_norm`.
 
 Every bound here is for one whole update. It holds for any two updates within the norms, each coordinate
@@ -31,7 +29,6 @@ from fl_privquant.loss.compose import NamedLoss
 from fl_privquant.loss.renyi import fisher_information, renyi_per_squared_distance
 from fl_privquant.loss.response import gaussian_loss
 from fl_privquant.loss.secure_sum import NORM_ROUNDING, SumCertificate, UpdateBound, certify_sum
-from fl_privquant.loss.two_row_sums import TwoRows, sum_separation
 
 _FLOAT_ROOM = 1.0 + 1e-9
 # Far more than the relative rounding error of a Fisher information.
@@ -90,41 +87,11 @@ NO_NORMS = Norms()
 
 def table_update_losses(table: CertifiedTable, l2: float, dimension: int, num_honest: int) -> list[NamedLoss]:
     """All bounds that apply to the loss of an update of bounded L2 norm whose coordinates a table encodes."""
-    law = TwoRows.of(table)
-    by_worst_case = two_row_loss(law, l2, dimension, num_honest)
-    if law is not None and by_worst_case is not None:
-        update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
-        least = least_separation_by_blanket(law, num_honest, update.rate)
-        if least > 0.0 and sum_separation(law, num_honest, update.rate, 1, False) <= least:
-            return [by_worst_case]
     bounds = (
         secure_sum_loss(table, l2, dimension, num_honest),
-        by_worst_case,
         continuous_law_loss(table, l2, dimension, num_honest),
     )
     return [bound for bound in bounds if bound is not None]
-
-
-def least_separation_by_blanket(law: TwoRows, num_honest: int, rate: float) -> float:
-    """A separation below which no bound by a blanket, nor that of the local view, can be; 0 if not known.
-
-    If the bound by the worst case is smaller still, the others need not be computed. Let a bit be 1 with
-    probability q at the lower and 1 - q at the upper row, and let s be the slope of the upper row's share.
-    The blanket is a fair coin, from which K of the other clients draw; K has mean 2 q (n - 1).
-
-    * The sum S(0) of step 3 in :mod:`fl_privquant.loss.secure_sum` is s (1 - 2 q) times the mean of the
-      largest probability of K coins, which is at least sqrt(2 / (pi (K + 2))), a convex function of K. The
-      check at w = 0 needs S(0) <= a / sqrt(2 pi) + ``rate`` / 4.
-    * By Cramér and Rao, the Fisher information J is at least (s (1 - 2 q))^2 over the variance (K + 1) / 4 at
-      the most, and also convex in K. Rényi bounds are at least those of normal pairs with a = sqrt(J).
-
-    In the local view, K is 0.
-    """
-    if law.codes.size != 2 or not law.symmetric:
-        return 0.0
-    fair = 2.0 * float(min(law.low[1], law.high[1]))
-    rise = law.slope * (1.0 - fair)
-    return 2.0 * rise / math.sqrt((num_honest - 1) * fair + 2.0) * (1.0 - 1e-9) - rate
 
 
 def secure_sum_loss(
@@ -147,29 +114,6 @@ def secure_sum_loss(
         return certificate.renyi(order) * update.widened**2
 
     return NamedLoss(NormBound(renyi, update.charge), "l2 renyi of the sum")
-
-
-def two_row_loss(
-    law: TwoRows | None,
-    l2: float,
-    dimension: int,
-    num_honest: int,
-    bits: int = 1,
-    name: str = "l2 gaussian of two rows",
-    stratified: bool = False,
-) -> NamedLoss | None:
-    """The guarantee by the worst case of the other clients; a code is the sum of ``bits`` draws from ``law``.
-
-    Stratified draws are those of step 5 in :mod:`fl_privquant.loss.two_row_sums`. The result is None where
-    ``law`` is None, or nothing is certified.
-    """
-    if law is None or num_honest < 2:
-        return None
-    update = UpdateBound(2.0 * l2 * NORM_ROUNDING, dimension)
-    separation = sum_separation(law, num_honest, update.rate, bits, stratified)
-    if math.isinf(separation):
-        return None
-    return NamedLoss(gaussian_loss(separation * update.widened, update.charge), name)
 
 
 def continuous_law_loss(

@@ -125,7 +125,10 @@ def quick_epsilon(parts: Sequence[Part], delta: float) -> float:
         best = _best_of_fixed(parts, math.log(left), _valley(parts, left))
         if best is not None:
             return max(best, 0.0)
-    bounds = _all_bounds([part.count * _moments(part.loss) for part in parts], math.log(left))
+    # Moments that floats cannot hold are infinite, and so are their bounds.
+    with np.errstate(over="ignore"):
+        moments = [part.count * _moments(part.loss) for part in parts]
+    bounds = _all_bounds(moments, math.log(left))
     return max(float(np.nanmin(bounds)), 0.0)
 
 

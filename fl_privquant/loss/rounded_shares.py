@@ -201,7 +201,7 @@ class RoundedShares:
 
     def _refined(self, distance: float, dimension: int, most: float) -> float | None:
         """The separation by the refined count, if one is certified; ``most`` is that of the simple count."""
-        spare = spare_for(_CHARGED / dimension, 1, most) if most <= _MOST_SEPARATION else 0.0
+        spare = spare_for(_CHARGED / dimension, most) if most <= _MOST_SEPARATION else 0.0
         if spare == 0.0:
             return None
         noise = RoundingNoise(self.num_honest * self.deviation**2, self.num_honest - 1)

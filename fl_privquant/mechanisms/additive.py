@@ -109,9 +109,11 @@ class AdditiveSpec(Spec):
         return None if self.variance is None else self.noise_type.of_variance(Fraction(self.variance))
 
     @classmethod
-    def best_clip(cls, wish: Wish) -> float:
-        """The clip with the least error for this noise."""
-        return cls._lattice(wish, wish.run_target, SPREADS).spread
+    def planned_ratio(cls, wish: Wish) -> float:
+        """The ratio with the least error for this noise in the sum; the usual one in the local view."""
+        if not wish.in_sum or wish.delta == 0.0:
+            return super().planned_ratio(wish)
+        return math.sqrt(wish.dimension) / cls._lattice(wish, wish.run_target, SPREADS).spread
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:

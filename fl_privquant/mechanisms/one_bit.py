@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.grr import response_table
-from fl_privquant.mechanisms.pbm import binomial_bits
+from fl_privquant.mechanisms.pbm import loss_of_bits, rare_for_target
 from fl_privquant.mechanisms.registry import Spec, register
-from fl_privquant.mechanisms.sum_of_bits import loss_of_bits
 from fl_privquant.mechanisms.wish import Wish
 
 
@@ -41,10 +40,8 @@ class OneBitSpec(Spec):
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
         """The bit whose probabilities differ as much as the target allows: one Poisson binomial bit."""
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
-        best = binomial_bits(target, wish.norm_ratio, 1)
-        if best is None:
-            raise InfeasibleDesignError(f"no bit meets epsilon {epsilon:g}")
-        return {"epsilon": loss_of_bits(1, best.rare)} | dict(wish.parameters)
+        rare = rare_for_target(1, target, wish.norm_ratio)
+        return {"epsilon": loss_of_bits(1, rare)} | dict(wish.parameters)
 
     def __post_init__(self) -> None:
         if self.levels != 2:

@@ -59,10 +59,7 @@ PAPER_BINS = (-3.0, -0.5, 0.5, 3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class OptmSpec(LeastErrorSpec):
-    """The specification of OPTM.
-
-    The paper's objective is ``mae``; with ``aggregate``, parameters are those of ``optm_aggregate``.
-    """
+    """The specification of OPTM. The paper's objective is ``mae``."""
 
     # Constraints with larger factors than e^32 are beyond the accuracy of linear programming solvers.
     most_epsilon = 32.0

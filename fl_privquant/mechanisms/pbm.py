@@ -8,9 +8,12 @@ It is sampled as it is defined: ``trials`` times, a bit is drawn from a certifie
 integer weights, that of x = 1 with probability (1 + x) / 2. So the law is exactly binomial, with a rational
 theta, and the guarantees are for what is sampled, not for a rounded version of it.
 
-Guarantee: that of every :class:`~fl_privquant.mechanisms.sum_of_bits.SumOfBits`.
-:func:`~fl_privquant.loss.bit_sums.aggregate_renyi` bounds what the secure sum over n clients reveals of one
-of them, whatever the others' inputs.
+Guarantee: ``epsilon`` = trials log((1 + 2 theta) / (1 - 2 theta)) for each coordinate and release, local
+view, certified in integers. Each bit is randomized response, and the output in which all bits are 1 (or 0)
+attains this loss. What the secure sum over n clients reveals of one of them, whatever the others' inputs, is
+bounded by the authors' theorem (:func:`~fl_privquant.loss.bit_sums.aggregate_renyi`) and, for updates of
+bounded L2 norm, by a privacy blanket that counts each bit as a coordinate
+(:mod:`fl_privquant.loss.secure_sum`).
 Assumes: nothing about the inputs. For the sum: n clients that follow the protocol; corrupt clients and those
 that dropped out do not count.
 Reference: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
@@ -21,26 +24,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 
 from fl_privquant.array_types import Array, ArrayLike, Floats, code_type
 from fl_privquant.checks import number_in
-from fl_privquant.design.bits import SumOfBitsDesign, error_of_bits, least_error_bits, numbers_of_trials
-from fl_privquant.design.spread import RunTarget, best_spread, clipped_moments
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.design.spread import RunTarget, at_unit_gain, clipped_moments
+from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.law.codebook import Codebook, bits_of_sum
 from fl_privquant.law.density import Density, as_density
 from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT
-from fl_privquant.loss.bit_sums import binomial
+from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable, log_ratio_upper, rounded_up
+from fl_privquant.loss.bit_sums import binomial, poisson_binomial_losses, sum_of_bits_loss
 from fl_privquant.loss.compose import NamedLoss, Part, composed_epsilon
-from fl_privquant.loss.norms import Norms, secure_sum_loss
-from fl_privquant.mechanisms.registry import Spec, register
-from fl_privquant.mechanisms.sum_of_bits import SumOfBits, loss_of_bits
-from fl_privquant.mechanisms.wish import Estimate, Wish, estimate_bits
+from fl_privquant.loss.norms import NO_NORMS, Norms, secure_sum_loss
+from fl_privquant.mechanisms.base import LatticeMechanism
+from fl_privquant.mechanisms.registry import Spec, checked_levels, register
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
+from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
+from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, View
@@ -49,9 +56,8 @@ _HALF = TOTAL_WEIGHT // 2
 _LAW_KNOTS = 129
 _WORDS_TOGETHER = 1 << 12
 _ERROR_PANELS = 512
-# Another, slower certificate is tried if the error is more than this times that of a central Gaussian.
-_LAX = 1.1
-_MOST_STEPS, _CLOSE, _POWER = 8, 0.01, 1.3
+# The search for theta ends when it is this close to the largest one, as a share.
+_MOST_STEPS, _CLOSE, _POWER = 16, 1e-3, 1.3
 
 
 @dataclass(frozen=True)
@@ -72,27 +78,34 @@ class PbmSpec(Spec):
         super().__post_init__()
 
     @classmethod
-    def best_clip(cls, wish: Wish) -> float:
-        """The clip with the least error for these bits."""
-        target = wish.run_target
-        trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
-        return best_spread(trials, target, stratified=False)
-
-    @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
-        """The estimate for bits drawn independently."""
-        return estimate_bits(wish, stratified=False)
+        """Error and width of the proposal at the usual clip, from closed forms once theta is known."""
+        if not wish.in_sum or wish.delta == 0.0:
+            return None
+        target, trials, ratio = wish.run_target, 2**wish.bits - 1, cls.planned_ratio(wish)
+        spread = math.sqrt(target.dimension) / ratio
+        try:
+            theta = (_HALF - rare_for_target(trials, target, ratio)) / TOTAL_WEIGHT
+        except InfeasibleDesignError:
+            return None
+        noise = spread**2 * (0.25 / theta**2 - clipped_moments(spread)[0] / spread**2) / trials
+        width = bits_of_sum(target.num_clients, trials)
+        if not wish.exact_sums:
+            rows = np.array([[0.5 + theta, 0.5 - theta], [0.5 - theta, 0.5 + theta]])
+            # The sum of all clients' bits, however they are grouped into codes.
+            odds, draws = log_wrap_odds(target.dimension), target.num_clients * trials
+            width = min(width, bits_of_reach(honest_reach(np.array([-0.5, 0.5]), rows, draws, odds)))
+        central = 4.0 * target.dimension / (target.separation**2 * wish.survivors)
+        return Estimate(at_unit_gain(noise, spread, target.num_clients) / central, width)
 
     @classmethod
     def proposal(cls, wish: Wish, epsilon: float) -> dict[str, Any]:
-        """The number of bits and the theta with the least error."""
+        """The largest theta that is certified for the target."""
         target = dataclasses.replace(wish.run_target, epsilon=epsilon)
         parameters = dict(wish.parameters)
-        most = int(parameters.pop("levels", 2**wish.bits)) - 1
-        best = binomial_bits(target, wish.norm_ratio, most)
-        if best is None:
-            raise InfeasibleDesignError(f"no sum of at most {most} bits meets epsilon {epsilon:g}")
-        return {"levels": best.trials + 1, "theta": (_HALF - best.rare) / TOTAL_WEIGHT, **parameters}
+        levels = checked_levels(int(parameters.pop("levels", 2**wish.bits)))
+        rare = rare_for_target(levels - 1, target, wish.norm_ratio)
+        return {"levels": levels, "theta": (_HALF - rare) / TOTAL_WEIGHT, **parameters}
 
 
 @register("pbm", PbmSpec, 70, "#8d6a9f", plans_for_sums=True, plans_for_local=True)
@@ -103,11 +116,57 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
         rare = _rare_for_epsilon(trials, spec.epsilon)
         return PbmMechanism("pbm", trials, rare, spec.epsilon, parameters=spec.parameters())
     rare = max(round(TOTAL_WEIGHT * (0.5 - float(spec.theta or 0.0))), 1)
-    return PbmMechanism.of_bits("pbm", trials, rare, spec.parameters())
+    return PbmMechanism.of_bits(trials, rare, spec.parameters())
 
 
-class PbmMechanism(SumOfBits, kind="pbm"):
-    """Each bit is from the upper row with probability (1 + x) / 2; see :class:`SumOfBits`."""
+@dataclass(frozen=True, eq=False, repr=False)
+class PbmMechanism(LatticeMechanism, kind="pbm"):
+    """Sends, per coordinate, the number of ones among ``trials`` certified bits of randomized response."""
+
+    trials: int
+    """Number of bits."""
+    rare: int
+    """The integer weight, of 2^32, of a 1 at the lower row and of a 0 at the upper; below one half."""
+    claimed_epsilon: float
+
+    def __post_init__(self) -> None:
+        checked_levels(self.trials + 1)
+        if not 1 <= self.rare < _HALF:
+            raise CertificationError(f"weight of the rare bit: {self.rare} is outside 1..{_HALF - 1}")
+        if not self.epsilon <= self.claimed_epsilon:
+            raise CertificationError(
+                f"{self.statement.above(self.claimed_epsilon)}; it is {self.trials} times "
+                f"log({TOTAL_WEIGHT - self.rare}/{self.rare})"
+            )
+
+    @classmethod
+    def of_bits(cls, trials: int, rare: int, parameters: Mapping[str, Any]) -> Self:
+        """The mechanism with these bits, whose claimed loss is the certified one."""
+        return cls("pbm", trials, rare, loss_of_bits(trials, rare), parameters=parameters)
+
+    @property
+    def _form(self) -> str:
+        return f"{self.num_levels} levels, theta {self.theta:.6g}"
+
+    @cached_property
+    def epsilon(self) -> float:
+        return loss_of_bits(self.trials, self.rare)
+
+    @property
+    def theta(self) -> float:
+        """How far the probability of a 1 is from 1/2 at either row; an exact multiple of 2^-32."""
+        return (_HALF - self.rare) / TOTAL_WEIGHT
+
+    @cached_property
+    def codebook(self) -> Codebook:
+        """Codes 0..trials and the estimates they stand for."""
+        outer = 0.5 / self.theta
+        return Codebook(np.arange(self.trials + 1), 2.0 * outer / self.trials, -outer)
+
+    @cached_property
+    def bit(self) -> CertifiedTable:
+        """The table that each bit is drawn from."""
+        return _table_of_bit(self.rare)
 
     def pmf(self, x: ArrayLike) -> Floats:
         inputs = np.clip(np.atleast_1d(np.asarray(x, dtype=np.float64)).ravel(), -1.0, 1.0)
@@ -151,66 +210,91 @@ class PbmMechanism(SumOfBits, kind="pbm"):
                 total += draw(np.broadcast_to(inputs, (count, *total.shape))).sum(axis=0, dtype=total.dtype)
         return total
 
+    def loss(self, view: View = LOCAL) -> NamedLoss:
+        loss = sum_of_bits_loss(self.trials, self.rare, self.epsilon, view.honest_count)
+        return NamedLoss(loss, "" if view.is_local else "blanket")
+
     def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
-        """The bounds for every sum of bits, and one by a blanket, which counts each bit as a coordinate."""
-        losses = super().update_losses(norms, dimension, view)
+        """The authors' theorem; with an L2 norm a blanket, which counts each bit as a coordinate."""
+        honest = view.honest_count
+        if norms == NO_NORMS:
+            return poisson_binomial_losses(self.trials, self.theta, self.epsilon, dimension, honest)
         if norms.l2 is None:
-            return losses
-        blanket = secure_sum_loss(self.bit, norms.l2, dimension, view.honest_count, self.trials)
-        return losses if blanket is None else [blanket, *losses]
+            return []
+        blanket = secure_sum_loss(self.bit, norms.l2, dimension, honest, self.trials)
+        return [] if blanket is None else [blanket]
+
+    @property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # The value is a mean of independent bits, whose variance is largest if 0 and 1 are equally likely,
+        # and smallest if each is from one row.
+        outer = 0.5 / self.theta
+        noise = bounded_noise(1.0, 0.0, outer**2, 1.0 + outer)
+        return CoordinateNoise(
+            1.0,
+            0.0,
+            noise.variance / self.trials,
+            lambda rate: self.trials * noise.log_moment(rate / self.trials),
+            noise.largest,
+            min_variance=max(outer**2 - 1.0, 0.0) / self.trials,
+        )
 
     @cached_property
     def _sampler(self) -> Sampler:
         return Sampler(self.bit)
 
 
+def loss_of_bits(trials: int, rare: int) -> float:
+    """The privacy loss of all bits together, rounded up."""
+    return rounded_up(trials * Fraction(log_ratio_upper(TOTAL_WEIGHT - rare, rare)))
+
+
+def _table_of_bit(rare: int) -> CertifiedTable:
+    """Randomized response with that weight, of 2^32, of the wrong bit."""
+    outer = 0.5 * TOTAL_WEIGHT / (_HALF - rare)
+    weights = np.array([[TOTAL_WEIGHT - rare, rare], [rare, TOTAL_WEIGHT - rare]])
+    values = Codebook(np.array([0, 1]), 2.0 * outer, -outer)
+    return CertifiedTable(values, weights, np.array([0]), np.array([1]))
+
+
+def theta_of_normal_noise(target: RunTarget, norm_ratio: float, trials: int) -> float:
+    """The theta that would be right if the sum of the honest clients' bits were normal."""
+    separation = target.separation / target.update(norm_ratio).widened
+    return 0.5 / math.sqrt(1.0 + trials / (target.num_honest * separation**2))
+
+
 @lru_cache(maxsize=64)
-def binomial_bits(target: RunTarget, norm_ratio: float, most: int) -> SumOfBitsDesign | None:
-    """At most ``most`` Poisson binomial bits with the least error for rotated updates at the norm bound.
+def rare_for_target(trials: int, target: RunTarget, norm_ratio: float) -> int:
+    """The least weight of the rare bit, to a thousandth of theta, that is certified for the target.
 
-    Bits are designed for the exact worst case of the other clients. With few clients or a large budget the
-    bound by a blanket is better, and theta is then as large as that bound allows. ``norm_ratio`` is the L2
-    clip divided by the coordinate clip.
+    ``norm_ratio`` is the L2 clip divided by the coordinate clip. Raises InfeasibleDesignError where no weight
+    is.
     """
-    spread = math.sqrt(target.dimension) / norm_ratio
-    square = clipped_moments(spread)[0] / spread**2
-    separation, rate = target.coordinate_separation(norm_ratio), target.update(norm_ratio).rate
-
-    def error(trials: int, rare: int) -> float:
-        return error_of_bits(trials, rare, square)
-
-    best = least_error_bits(most, separation, target.num_honest, rate, error, stratified=False)
-    if best is not None and best.error <= _LAX / (target.num_honest * separation**2):
-        return best
-    trials = numbers_of_trials(most, target.num_honest)[0]
-    start = _HALF // 2 if best is None else best.rare
-    rare = _rare_by_blanket(trials, start, target, norm_ratio)
-    if rare is None or (best is not None and best.error <= error(trials, rare)):
-        return best
-    return SumOfBitsDesign(trials, rare, error(trials, rare))
-
-
-def _rare_by_blanket(trials: int, start: int, target: RunTarget, norm_ratio: float) -> int | None:
-    """The least weight of the rare bit that a blanket certifies for the target, to a per cent of theta."""
 
     def epsilon(rare: int) -> float:
-        bit = PbmMechanism.of_bits("pbm", trials, rare, {}).bit
+        bit = _table_of_bit(rare)
         loss = secure_sum_loss(bit, norm_ratio, target.dimension, target.num_honest, trials)
         if loss is None:
             return math.inf
         return composed_epsilon([Part(loss.loss, target.rounds)], target.delta).epsilon
 
     # Epsilon grows about as theta, or faster.
-    theta, low, high = _HALF - start, 0, _HALF
+    theta = max(int(theta_of_normal_noise(target, norm_ratio, trials) * TOTAL_WEIGHT), 1)
+    low, high = 0, _HALF
     for _ in range(_MOST_STEPS):
         cost = epsilon(_HALF - theta)
         low, high = (theta, high) if cost <= target.epsilon else (low, theta)
-        if low and high - low <= _CLOSE * high:
+        if high - low <= max(_CLOSE * high, 1.0) or (1.0 - _CLOSE) * target.epsilon <= cost <= target.epsilon:
             break
         ratio = min(max(target.epsilon / cost, 0.25), 4.0) if cost > 0.0 else 4.0
         guess = int(theta * ratio ** (1.0 / _POWER) * (1.0 - 0.5 * _CLOSE))
         theta = guess if low < guess < high else (low + high) // 2
-    return _HALF - low if low else None
+    if not low:
+        raise InfeasibleDesignError(
+            f"no {trials} bits of a code meet epsilon {target.epsilon:g} with {target.num_honest} honest "
+            "clients; raise epsilon or delta, or the number of clients, or lower the number of rounds"
+        )
+    return _HALF - low
 
 
 def _rare_for_epsilon(trials: int, epsilon: float) -> int:

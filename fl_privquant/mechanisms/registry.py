@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,8 +12,7 @@ import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.cache import DesignCache
-from fl_privquant.design.bits import numbers_of_trials
-from fl_privquant.design.spread import best_spread, usual_norm_ratio
+from fl_privquant.design.spread import usual_norm_ratio
 from fl_privquant.errors import CertificationError, InvalidSpecError
 from fl_privquant.law.codebook import MAX_LEVELS
 from fl_privquant.law.density import Density, UniformDensity, as_density
@@ -24,8 +22,6 @@ from fl_privquant.statement import Unit
 
 # The exponent of the error that each objective minimises.
 _POWERS = {"mae": 1, "mse": 2}
-# More bits than this in a code hardly change the best clip.
-_MOST_TRIALS = 255
 # e^epsilon must be a float. Beyond an epsilon of 23, tables with weights of 32 bits are all the same.
 MOST_EPSILON = 700.0
 # Below this, errors are too large for floats.
@@ -127,20 +123,8 @@ class Spec:
 
     @classmethod
     def planned_ratio(cls, wish: Wish) -> float:
-        """The ratio of L2 clip and coordinate clip with about the least error, if mechanisms choose it."""
-        if not wish.in_sum or wish.delta == 0.0:
-            return usual_norm_ratio(wish.dimension)
-        return math.sqrt(wish.dimension) / cls.best_clip(wish)
-
-    @classmethod
-    def best_clip(cls, wish: Wish) -> float:
-        """Coordinate clip of about the least error in the sum, in standard deviations of a coordinate.
-
-        By default the one for stratified bits; other laws with as many levels have about the same.
-        """
-        target = wish.run_target
-        trials = numbers_of_trials(2**wish.bits - 1, target.num_honest)[0]
-        return best_spread(min(trials, _MOST_TRIALS), target)
+        """The ratio of L2 clip and coordinate clip, if mechanisms choose it; by default the usual one."""
+        return usual_norm_ratio(wish.dimension)
 
     @classmethod
     def estimate(cls, wish: Wish) -> Estimate | None:
@@ -208,9 +192,6 @@ class Entry(Generic[SpecT]):
     """Whether plans for the local view consider it by default."""
     scouts: bool = False
     """Whether planners try it first to learn where to search: its design is quick, its cost typical."""
-    variant_of: tuple[str, str, str] | None = None
-    """For a variant of another mechanism that has a spec of its own: the name of that mechanism, and the
-    parameter of ``design`` and its value that select this variant."""
 
 
 _ENTRIES: dict[str, Entry[Any]] = {}
@@ -243,22 +224,17 @@ def mechanisms() -> tuple[str, ...]:
 def planned_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     """The mechanisms that plans consider by default; those designed for the target itself come first.
 
-    For sums of updates with a norm bound (``by_norm``), a mechanism is left out if it has a variant that is
-    designed for such sums.
+    For sums of updates with a norm bound (``by_norm``), these are the only ones.
     """
-    replaced = {
-        listed.variant_of[0] for listed in _ENTRIES.values() if listed.variant_of and listed.plans_for_sums
-    }
     chosen = [
         listed
         for listed in _ENTRIES.values()
         if (listed.plans_for_sums if in_sum else listed.plans_for_local)
-        and not (in_sum and by_norm and listed.name in replaced)
+        and not (in_sum and by_norm and not listed.spec.designed_for_sums)
     ]
 
     def order(listed: Entry[Any]) -> tuple[bool, int, str]:
-        for_targets = listed.spec.spends_on is Unit.TOTAL or listed.spec.chooses_width
-        return (not for_targets, listed.rank, listed.name)
+        return (not listed.spec.chooses_width, listed.rank, listed.name)
 
     chosen.sort(key=order)
     return tuple(listed.name for listed in chosen)
@@ -332,12 +308,6 @@ def design(
     >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)
     (True, array([-2.164,  2.164]))
     """
-    for listed in _ENTRIES.values():
-        of, key, value = listed.variant_of or ("", "", "")
-        if name == of and parameters.get(key) == value:
-            name = listed.name
-            del parameters[key]
-            break
     chosen = entry(name)
     names = chosen.spec.parameter_names()
     if bits is not None:

@@ -1,4 +1,4 @@
-"""The run and the privacy target that mechanisms are designed for, and quick estimates for sums of bits.
+"""The run and the privacy target that mechanisms are designed for, and the form of quick estimates.
 
 Estimates are no guarantee: they guide a choice, and the chosen design is certified afterwards.
 """
@@ -7,22 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Annotated, Any
-
-import numpy as np
 
 from fl_privquant import checks
 from fl_privquant.checks import number_in, whole_in
-from fl_privquant.design.bits import numbers_of_trials
-from fl_privquant.design.spread import RunTarget, best_spread, bits_at_norm_bound, usual_norm_ratio
+from fl_privquant.design.spread import RunTarget, usual_norm_ratio
 from fl_privquant.errors import InvalidSpecError, counted
-from fl_privquant.law.codebook import bits_of_sum
 from fl_privquant.law.lattice import coarse_count
-from fl_privquant.law.table import TOTAL_WEIGHT
-from fl_privquant.loss.kept_numbers import kept_numbers
 from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.sum_ring import bits_of_reach, honest_reach, log_wrap_odds
 from fl_privquant.statement import Unit, View
 
 MOST_CLIENTS = 10_000_000
@@ -116,44 +108,3 @@ class Estimate:
     """Squared error of the mean of rotated updates at the norm bound, divided by a central Gaussian's."""
     sum_bits: int
     """Bits of a coordinate in the secure sum."""
-
-
-def estimate_bits(wish: Wish, stratified: bool) -> Estimate | None:
-    """The sum of at most 2^bits - 1 bits at its best clip; None where none is known to meet the target."""
-    if not wish.in_sum or wish.delta == 0.0:
-        return None
-    return _estimate(wish.run_target, wish.survivors, wish.bits, wish.exact_sums, stratified)
-
-
-@lru_cache(maxsize=1024)
-def _estimate(
-    target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
-) -> Estimate | None:
-    ratio, width = kept_numbers(
-        "estimate_bits",
-        f"{target!r}, {survivors} survivors, {most_bits} bits, {exact_sums}, {stratified}",
-        lambda: np.array(_estimated(target, survivors, most_bits, exact_sums, stratified)),
-        np.zeros(2),
-    )
-    return None if math.isinf(ratio) else Estimate(float(ratio), int(width))
-
-
-def _estimated(
-    target: RunTarget, survivors: int, most_bits: int, exact_sums: bool, stratified: bool
-) -> tuple[float, float]:
-    """The fields of the estimate; infinite where there is none."""
-    trials = numbers_of_trials(2**most_bits - 1, target.num_honest)[0]
-    spread = best_spread(trials, target, stratified)
-    bits = bits_at_norm_bound(spread, trials, target, stratified)
-    if bits is None:
-        return math.inf, math.inf
-    width = bits_of_sum(target.num_clients, trials)
-    if not exact_sums:
-        share = bits.rare / TOTAL_WEIGHT
-        rows = np.array([[1.0 - share, share], [share, 1.0 - share]])
-        # The sum of all clients' bits, however they are grouped into codes.
-        odds = log_wrap_odds(target.dimension)
-        reach = honest_reach(np.array([-0.5, 0.5]), rows, target.num_clients * trials, odds)
-        width = min(width, bits_of_reach(reach))
-    central = 4.0 * target.dimension / (target.separation**2 * survivors)
-    return bits.error / central, width

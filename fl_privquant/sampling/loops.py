@@ -235,18 +235,3 @@ def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
         sign = -np.int64(word & _ONE)
         out[i] = (magnitude ^ sign) - sign
     return ties
-
-
-@compiled
-def add_two_bits(words: Words, upper: Array, first: int, last: int, rare: int, out: Array) -> None:
-    """Add the bits ``first`` to ``last``, two or one, of each input, drawn from the halves of its word.
-
-    Bits with a number below ``upper`` are 1 except for ``rare`` of 2^32 half-words; others are 0 except for
-    as many.
-    """
-    weight, all_words = np.uint64(rare), np.uint64(1 << 32)
-    for i in range(words.size):
-        low, high = words[i] & _LOW_HALF, words[i] >> _HALF_WORD
-        total = low < (all_words - weight if first < upper[i] else weight)
-        again = high < (all_words - weight if last < upper[i] else weight)
-        out[i] += np.uint8(total) + np.uint8(again and last > first)

@@ -1,18 +1,16 @@
-"""Randomized rounding to a lattice, followed by integer noise or certified bits."""
+"""Randomized rounding to a lattice, followed by integer noise."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fl_privquant.array_types import Array, ArrayLike, Bits, code_type
+from fl_privquant.array_types import Array, ArrayLike, code_type
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.discrete import IntegerNoise
-from fl_privquant.sampling.stream import Randomness, RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 # Larger than all noise that is drawn from a table, so that nothing is clamped.
 _FAR = 1 << 40
-# For how many inputs bits are drawn at a time.
-_CHUNK = 1 << 14
 
 
 def encode_on_lattice(
@@ -41,6 +39,7 @@ def encode_on_lattice(
     :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word per input from the stream,
     two with noise.
 
+    >>> from fl_privquant.sampling.stream import RandomStream
     >>> encode_on_lattice([-1.0, 0.0, 0.5, 7.0], 4, stream=RandomStream.seeded(1))
     array([0, 2, 3, 4], dtype=uint8)
     """
@@ -67,36 +66,3 @@ def encode_on_lattice(
         threads=threads,
         words_per_input=1 if noise is None else 2,
     )
-
-
-def draw_bit_sums(upper: Array, trials: int, rare: int, stream: RandomStream) -> Bits:
-    """The number of ones among ``trials`` bits of each input, of which ``upper`` are from the upper row.
-
-    A bit of the upper row is 0, and one of the lower row is 1, with probability ``rare`` / 2^32, exactly. For
-    each input a call takes half a word per bit from the stream, rounded up, whatever ``upper`` is. There are
-    at most 255 bits; ``upper`` holds whole numbers up to ``trials``, and may have any shape.
-
-    >>> draw_bit_sums(np.array([0, 4, 7]), 7, 1 << 20, RandomStream.seeded(1))
-    array([0, 4, 7], dtype=uint8)
-    """
-    from fl_privquant.sampling.loops import add_two_bits
-
-    numbers = np.ascontiguousarray(upper, dtype=np.uint8).reshape(-1)
-    out = np.zeros(numbers.size, dtype=np.uint8)
-    pairs = -(-trials // 2)
-    first_word = stream.reserve(pairs * numbers.size)
-    words = np.empty(min(_CHUNK, numbers.size), dtype=np.uint64)
-    for pair in range(pairs):
-        reader = stream.reader(first_word + pair * numbers.size)
-        for start in range(0, numbers.size, _CHUNK):
-            part = slice(start, min(start + _CHUNK, numbers.size))
-            reader.read(words[: part.stop - start])
-            add_two_bits(
-                words[: part.stop - start],
-                numbers[part],
-                2 * pair,
-                min(2 * pair + 1, trials - 1),
-                rare,
-                out[part],
-            )
-    return out.reshape(np.shape(upper))

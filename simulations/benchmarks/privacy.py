@@ -42,13 +42,7 @@ def _levels() -> list[Row]:
         "one_bit": {"epsilon": 1.0},
         "pbm": {"epsilon": 1.0, "bits": 2},
         "skellam": {"epsilon": 1.0, "num_clients": CLIENTS},
-        "optm_aggregate": {
-            "bits": 2,
-            "num_clients": CLIENTS,
-            "dimension": COORDINATES,
-            "rounds": ROUNDS,
-            "run_epsilon": 8.0,
-        },
+        "rounded_gaussian": {"epsilon": 8.0, "num_clients": CLIENTS},
     }
     view = View.aggregate(CLIENTS)
     # The first statement of a process imports and compiles code, which is not counted.
@@ -56,7 +50,7 @@ def _levels() -> list[Row]:
     rows = []
     for name, parameters in designs.items():
         mechanism = pq.design(name, **parameters)
-        norms = Norms(l2=usual_norm_ratio(COORDINATES)) if name == "optm_aggregate" else Norms()
+        norms = Norms(l2=usual_norm_ratio(COORDINATES)) if name == "rounded_gaussian" else Norms()
         release = Release(mechanism, COORDINATES, view, norms=norms)
         seconds = seconds_of(partial(statement_levels, release, ROUNDS, DELTA))
         where = f"d = {COORDINATES:.0e}, T = {ROUNDS:.0e}, n = {CLIENTS:.0e}"

@@ -15,17 +15,6 @@ CENTRAL = "central_gaussian"
 
 # Keys that every mechanism file has, so that one sweep can have mechanisms with and without privacy.
 _COMMON_PARAMETERS = ("epsilon", "bits", "levels")
-# Parameters of a mechanism for the secure sum that its plan fills in.
-_SET_BY_TARGET = (
-    "run_epsilon",
-    "run_delta",
-    "rounds",
-    "num_clients",
-    "dimension",
-    "norm_ratio",
-    "corrupt_fraction",
-    "dropout_fraction",
-)
 
 
 def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,10 +30,6 @@ def checked_mechanism(values: Mapping[str, Any]) -> dict[str, Any]:
     for key in sorted(values):
         if key == "name" or values[key] is None:
             continue
-        if key in _SET_BY_TARGET and designed_for_target(registered.name):
-            raise InvalidSpecError(
-                f"mechanism.{key}: follows from the target, which is privacy.epsilon; leave it out"
-            )
         if key not in parameters:
             if key in _COMMON_PARAMETERS:
                 continue
@@ -71,8 +56,3 @@ def has_levels(name: str) -> bool:
 def has_parameter(name: str, parameter: str) -> bool:
     """Whether the mechanism has a parameter of that name."""
     return parameter in {declared.name for declared in dataclasses.fields(entry(name).spec)}
-
-
-def designed_for_target(name: str) -> bool:
-    """Whether a mechanism is specified by a target for the whole run, not by its loss for a coordinate."""
-    return name == CENTRAL or has_parameter(name, "run_epsilon")

@@ -67,7 +67,7 @@ def test_no_real_shift_of_rounded_inputs_is_told_apart_better_than_certified(
         most = 3.0 * farthest / math.sqrt(count * float(noise.variance))
         if most > 3.0:
             continue
-        separation = shift_separation(law, spare_for(REVEALED, 1, most), whole=False)
+        separation = shift_separation(law, spare_for(REVEALED, most), whole=False)
         if not separation * farthest <= most:
             continue
         for shift in farthest * generator.uniform(0.02, 1.0, 6):
@@ -75,7 +75,7 @@ def test_no_real_shift_of_rounded_inputs_is_told_apart_better_than_certified(
             pair = [rounded_at_random(law, at, law.values.size + 8) for at in (centre, centre + shift)]
             for first, second in (pair, pair[::-1]):
                 assert excess_of_pair(first, second, separation * shift, REVEALED) <= 1e-15
-        assert shift_separation(law, spare_for(REVEALED, 1, most)) <= separation
+        assert shift_separation(law, spare_for(REVEALED, most)) <= separation
         # A negative control: less than half of the separation is not enough.
         first, second = (rounded_at_random(law, at, law.values.size + 8) for at in (0.0, 0.05))
         assert excess_of_pair(second, first, 0.4 * separation * 0.05, REVEALED) > 1e-9
@@ -91,7 +91,7 @@ def test_no_whole_shift_is_told_apart_better_than_certified(noise: IntegerNoise,
         most = 2.0 * farthest / math.sqrt(count * float(noise.variance))
         if most > 3.0:
             continue
-        separation = shift_separation(law, spare_for(REVEALED, 1, most))
+        separation = shift_separation(law, spare_for(REVEALED, most))
         assert separation * farthest <= most
         for shift in range(1, farthest + 1):
             assert excess_of_pair(*shifted(law, shift), separation * shift, REVEALED) <= 1e-14
@@ -120,7 +120,7 @@ def test_random_rounding_is_in_the_count(
     most = 2.5 * farthest / math.sqrt(clients * variance)
     if most > 3.0:
         return
-    separation = shift_separation(law, spare_for(REVEALED, 1, most))
+    separation = shift_separation(law, spare_for(REVEALED, most))
     if separation * farthest > most:
         return
     length = rounded_length(8, distance**2, 1, REVEALED)
@@ -147,7 +147,7 @@ def test_two_coordinates_that_are_rounded_at_random() -> None:
     for near, far in ((0.3, 0.4), (0.05, 2.7), (1.5, 1.5)):
         first = np.outer(release(0.2), release(0.7)).ravel()
         second = np.outer(release(0.2 + near), release(0.7 + far)).ravel()
-        separation = shift_separation(law, spare_for(REVEALED, 1, 1.0))
+        separation = shift_separation(law, spare_for(REVEALED, 1.0))
         loss = _rounded_loss(separation, 8, near**2 + far**2, 2)
         for epsilon in (0.0, 0.1, 0.4, 0.8):
             exact = np.maximum(first - math.exp(epsilon) * second, 0.0).sum()

@@ -128,7 +128,6 @@ def test_a_curve_of_error_against_epsilon() -> None:
 
 SUMS = (
     "rounded_gaussian",
-    "optm_aggregate",
     "pbm",
     "one_bit",
     "skellam",
@@ -174,7 +173,7 @@ def test_every_mechanism_for_sums_proposes_a_design_with_a_clip_of_its_own(sizes
 def test_the_budget_of_a_proposal_is_used() -> None:
     """All but a per cent of epsilon where clients are many; a design for 2 % less has more error."""
     wish = Wish(num_clients=100, dimension=300, rounds=4, epsilon=6.0, own_clips=True)
-    for name in ("rounded_gaussian", "optm_aggregate", "pbm", "skellam"):
+    for name in ("rounded_gaussian", "pbm", "skellam"):
         (best,) = plan(wish, (name,)).designs
         assert 0.99 * 6.0 < best.statement.epsilon <= 6.0
         (tighter,) = plan(dataclasses.replace(wish, epsilon=0.98 * 6.0), (name,)).designs

@@ -36,7 +36,7 @@ def wide_table() -> Mechanism:
 
 def many_bits() -> Mechanism:
     """Sums of 4095 bits: in ten thousand clients 40 million of them."""
-    return PbmMechanism.of_bits("pbm", 4095, TOTAL_WEIGHT // 2 - 1_000_000, {})
+    return PbmMechanism.of_bits(4095, TOTAL_WEIGHT // 2 - 1_000_000, {})
 
 
 def many_pieces(rows: int) -> Mechanism:

@@ -78,7 +78,7 @@ def test_every_command_translates() -> None:
         ("compare", "use family='free'", "use 'design --set family=free'"),
         # Words of a sentence, what was typed, and names of mechanisms stay as they are.
         ("plan", "3 clients in 5 rounds: an error of 2 bits", "3 clients in 5 rounds: an error of 2 bits"),
-        ("plan", "optm_aggregate: no design", "optm_aggregate: no design"),
+        ("plan", "rounded_gaussian: no design", "rounded_gaussian: no design"),
         ("plan", "mechanism: 'max_bits' is not one", "--mechanism: 'max_bits' is not one"),
         ("design", "--set 'max_code=x': expected", "--set 'max_code=x': expected"),
     ],

@@ -60,7 +60,7 @@ def test_plan_lists_and_draws(tmp_path: Path) -> None:
 
 def test_plan_offers_every_mechanism_for_sums_at_its_own_clip() -> None:
     out = run("plan", "--compare", "--epsilon", "4", "--clients", "10", "--dimension", "10")
-    names = ("optm_aggregate", "pbm", "one_bit", "skellam", "discrete_gaussian", "discrete_laplace")
+    names = ("rounded_gaussian", "pbm", "one_bit", "skellam", "discrete_gaussian", "discrete_laplace")
     rows = {name: next(line for line in out.splitlines() if line.split()[:1] == [name]) for name in names}
     # Each has a row with a clip of its own, and nothing is said to be missing.
     clips = {name: row.split("L2/")[1].split()[0] for name, row in rows.items()}

@@ -52,7 +52,7 @@ _NOT_SUMMABLE = {
     "vqsgd_private",
 }
 # These are made for a target.
-_TARGETS = {"optm_aggregate", "central_gaussian"}
+_TARGETS = {"central_gaussian"}
 _VARIANTS = (
     "mechanism=optm mechanism.bits=3 encoding=rotated",
     "mechanism=pbm encoding=rotated secagg=on",
@@ -63,8 +63,7 @@ _VARIANTS = (
     "mechanism=skellam encoding=rotated secagg=on partition=dirichlet",
     "mechanism=optm task.model=mlp federation.strategy=fedadam engine.threads=3",
     "mechanism=rounded_gaussian privacy.epsilon=8 secagg=on",
-    "mechanism=optm_aggregate privacy.epsilon=8 secagg=on",
-    "mechanism=optm_aggregate mechanism.bits=1 privacy.epsilon=2 secagg=on",
+    "mechanism=pbm mechanism.bits=1 privacy.epsilon=2 secagg=on",
     "mechanism=optm privacy.epsilon=400",
     "mechanism=central_gaussian privacy.epsilon=8",
 )

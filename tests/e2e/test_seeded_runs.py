@@ -24,7 +24,7 @@ def test_a_seeded_run_gives_what_is_written_down(run):
     assert same(found, _EXPECTED[run], models=not any(part in run for part in _FLOATS)), found
 
 
-_SOME = ("=pbm secagg=on", "=skellam encoding", "=optm_aggregate", "=central", "=qsgd")
+_SOME = ("=pbm secagg=on", "=skellam encoding", "=rounded_gaussian privacy", "=central", "=qsgd")
 _IN_WORKERS = [run for run in runs() if run not in _ON_RAY and any(part in run for part in _SOME)]
 
 

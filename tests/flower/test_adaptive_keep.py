@@ -118,7 +118,7 @@ def test_a_policy_brings_what_its_plan_does(plan: Plan) -> None:
 def test_certificates_that_do_not_add_up_are_not_mixed(plan: Plan) -> None:
     """With few clients and a lax target 120 coordinates are counted in another way than 240."""
     lax = pq.Target(epsilon=30.0, rounds=5, num_clients=20)
-    bits = {"mechanism": "optm_aggregate", "max_bits": 1, "aggregation": plan.aggregation}
+    bits = {"mechanism": "pbm", "max_bits": 1, "aggregation": plan.aggregation}
     planned = lax.plan(DIMENSION, keep=240, **bits)
     policy = AdaptiveKeep(planned, halvings=1, smoothing=0.0)
     policy.observe_energy(0.01)

@@ -104,7 +104,6 @@ def test_a_whole_run_costs_no_more_than_its_target_and_learns() -> None:
     ("mechanism", "aggregation", "clients"),
     [
         ("rounded_gaussian", SecureSum(), 25),
-        ("optm_aggregate", SecureSum(), 25),
         ("one_bit", SecureSum(), 21),
         ("pbm", SecureSum(corrupt_fraction=0.3, dropout_fraction=0.0), 17),
         ("optm", SecureSum(corrupt_fraction=0.0, dropout_fraction=0.26), 19),
@@ -315,11 +314,6 @@ def test_targets_without_meaning_are_refused(name: str, value: float) -> None:
         Target(**wish)
 
 
-def test_a_mechanism_for_sums_is_refused_where_there_are_none() -> None:
-    with pytest.raises(InfeasibleDesignError, match="optm_aggregate: no design meets"):
-        plan(mechanism="optm_aggregate", aggregation=PerClient())
-
-
 METRICS = {"loss": (0.0, 4.0), "privquant-failed": (0.0, 1.0)}
 
 
@@ -357,9 +351,7 @@ def test_private_metrics_are_planned_and_counted(aggregation: Any, settings: dic
 def test_metrics_for_which_an_update_leaves_no_room_are_refused() -> None:
     target = Target(6.0, rounds=3, num_clients=CLIENTS)
     many = {f"m{i}": (0.0, 1.0) for i in range(9)}
-    with pytest.raises(
-        InfeasibleDesignError, match="metrics and vote take 9 coordinates"
-    ):
+    with pytest.raises(InfeasibleDesignError, match="metrics and vote take 9 coordinates"):
         target.plan(10, private_metrics=many)
     assert len(target.plan(100, private_metrics={"m": (0.0, 1.0)}).private_metrics) == 1
 

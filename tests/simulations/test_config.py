@@ -19,7 +19,7 @@ from tests.task_values import mean_of, torch_task
 OPTM = {"name": "optm", "epsilon": 1.0, "bits": 2}
 
 # What is designed for a target of the whole run has no design without one: see test_targets.py.
-FOR_TARGETS = ("central_gaussian", "optm_aggregate")
+FOR_TARGETS = ("central_gaussian",)
 
 
 def composed(*overrides: str) -> RunConfig:
@@ -174,6 +174,6 @@ def test_a_label_means_the_same_design_in_runs_and_in_comparisons() -> None:
 def test_an_experiment_gives_each_mechanism_its_own_bits() -> None:
     bits = {
         name: composed("experiment=default/whole_run", f"mechanism={name}").mechanism.get("bits")
-        for name in ("optm_aggregate", "skellam", "optm", "central_gaussian")
+        for name in ("rounded_gaussian", "pbm", "skellam", "optm", "central_gaussian")
     }
-    assert bits == {"optm_aggregate": 6, "skellam": 4, "optm": 2, "central_gaussian": None}
+    assert bits == {"rounded_gaussian": None, "pbm": 6, "skellam": 4, "optm": 2, "central_gaussian": None}

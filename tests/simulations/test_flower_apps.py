@@ -146,14 +146,14 @@ def test_rounds_are_the_apps_own_or_set_by_the_federation(tmp_path: Path) -> Non
     assert same.run_name == run.run_name
 
 
-@pytest.mark.parametrize("name", ["optm_aggregate", "central_gaussian"])
+@pytest.mark.parametrize("name", ["rounded_gaussian", "central_gaussian"])
 def test_a_target_for_the_whole_run(name: str, tmp_path: Path) -> None:
     folder = write_app(tmp_path / "app", CUSTOM)
     values = {"privacy": {"epsilon": 30.0}, "encoding": {"l2_clip": 0.3}}
     summary = execute(config(folder, mechanism={"name": name}, secagg={"enabled": True}, **values))
     assert summary["round"] == 2
     assert summary["stopped"] is None
-    if name == "optm_aggregate":
+    if name == "rounded_gaussian":
         assert summary["epsilon_client_total_sum"] <= 30.0
 
 

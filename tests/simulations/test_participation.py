@@ -77,7 +77,7 @@ def test_all_users_are_clients_as_flwr_datasets_deals_them(plays: Path) -> None:
 
 def test_a_run_with_users_and_cohorts_ends_at_what_was_planned(plays: Path) -> None:
     """Three cohorts of 11 users: 3 a round. Each takes part in one of two rounds, and is counted for one."""
-    target = ("privacy.epsilon=8", "secagg=simulated", "mechanism=optm_aggregate", "mechanism.bits=1")
+    target = ("privacy.epsilon=8", "secagg=simulated", "mechanism=rounded_gaussian")
     trusting = ("secagg.corrupt_fraction=0", "secagg.dropout_fraction=0")
     sampling = ("sampling=cohorts", "sampling.rounds_apart=3")
     config = natural(plays, "federation.num_clients=null", *target, *trusting, *sampling)
@@ -134,7 +134,12 @@ def test_what_does_not_fit_together_is_refused(overrides: list[str], words: str)
 )
 def test_a_target_counts_what_the_sampling_promises(sampling: list[str], clients: int, rounds: int) -> None:
     """Whoever is drawn at random may be drawn each time: then all rounds count."""
-    run = ("privacy.epsilon=8", "secagg=simulated", "mechanism=optm_aggregate", "federation.num_clients=100")
+    run = (
+        "privacy.epsilon=8",
+        "secagg=simulated",
+        "mechanism=rounded_gaussian",
+        "federation.num_clients=100",
+    )
     target = target_of(config_of(*sampling, *run))
     assert target is not None
     assert (target.num_clients, target.counted_rounds) == (clients, rounds)

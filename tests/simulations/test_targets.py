@@ -12,7 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 from simulations.config import RunConfig
 from simulations.overrides import CONF
 from simulations.results import RunDirectory
@@ -30,27 +30,27 @@ def config_of(*overrides: str) -> RunConfig:
 
 # Each of these ended above its target once: 35.35, 34.4, 9.19 and 9.02.
 SPENT_TOO_MUCH = [
-    ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=5"),
-    ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=3"),
-    ("mechanism=optm_aggregate", "secagg=on", "federation.rounds=5", "encoding=rotated"),
+    ("mechanism=rounded_gaussian", "secagg=on", "federation.rounds=5"),
+    ("mechanism=rounded_gaussian", "secagg=on", "federation.rounds=3"),
+    ("mechanism=rounded_gaussian", "secagg=on", "federation.rounds=5", "encoding=rotated"),
     ("mechanism=optm", "secagg=on", "federation.rounds=5"),
 ]
 CENTRAL = ["privacy.epsilon=8", "mechanism=central_gaussian"]
-FOR_SUMS = ["privacy.epsilon=8", "secagg=on", "mechanism=optm_aggregate"]
+FOR_SUMS = ["privacy.epsilon=8", "secagg=on", "mechanism=rounded_gaussian"]
 ODD = [
     ("mechanism=one_bit", "federation.rounds=2", "federation.num_clients=25", "secagg=on"),
     ("mechanism=pbm", "federation.rounds=2", "federation.num_clients=21", "secagg=on", "task=cancer"),
     ("mechanism=discrete_laplace", "federation.rounds=2", "federation.num_clients=7"),
     ("mechanism=optm", "federation.rounds=2", "federation.fraction=0.43", "federation.num_clients=29"),
-    ("mechanism=optm_aggregate", "federation.rounds=2", "secagg=on", "task=digits", "task.model=mlp"),
+    ("mechanism=rounded_gaussian", "federation.rounds=2", "secagg=on", "task=digits", "task.model=mlp"),
     (
-        "mechanism=optm_aggregate",
+        "mechanism=rounded_gaussian",
         "federation.rounds=2",
         "secagg=on",
         "encoding.clip=0.2",
         "encoding.l2_clip=0.7",
     ),
-    ("mechanism=optm_aggregate", "federation.rounds=4", "secagg=on", "encoding=quantile"),
+    ("mechanism=pbm", "federation.rounds=4", "secagg=on", "encoding=quantile"),
     ("mechanism=one_bit", "federation.rounds=2", "federation.num_clients=7", "encoding=quantile"),
 ]
 
@@ -72,8 +72,6 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["mechanism=optm_aggregate"], "set it, for example with privacy.epsilon=8 secagg=on"),
-        (["mechanism=optm_aggregate", "privacy.epsilon=8"], "set secagg=on"),
         (["mechanism=central_gaussian"], "privacy.epsilon=8"),
         (["privacy.epsilon=8", "mechanism.epsilon=1"], "set only one of them"),
         (["privacy.epsilon=8", "privacy.budget=8"], "privacy.budget"),
@@ -89,8 +87,6 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
         (["privacy.epsilon=8", "mechanism=stochastic"], "protects nothing"),
         (["privacy.epsilon=-8"], "privacy.epsilon"),
         ([*FOR_SUMS, "secagg=simulated", "privacy=secure"], "secagg.masked: false, which only simulates"),
-        ([*FOR_SUMS, "+mechanism.run_epsilon=9"], "mechanism.run_epsilon: follows"),
-        ([*FOR_SUMS, "+mechanism.dimension=650"], "mechanism.dimension: follows"),
     ],
 )
 def test_what_contradicts_a_target_is_refused(overrides: list[str], words: str) -> None:
@@ -131,12 +127,6 @@ def test_a_pilot_sets_the_clip_and_is_named_in_the_statement(overrides: list[str
     plain = config_of(*overrides, "federation.rounds=2", f"output={tmp_path}")
     execute(plain)
     assert pd.read_parquet(RunDirectory.of(plain).path / "rounds.parquet")["norm_to_clip"].iloc[1] > 1.1
-
-
-def test_too_few_clients_for_a_sum_are_named(tmp_path: Path) -> None:
-    config = config_of(*FOR_SUMS, "federation.num_clients=3", f"output={tmp_path}")
-    with pytest.raises(InfeasibleDesignError, match=r"aggregate view of 1.*with more clients or with lower"):
-        execute(config)
 
 
 NOT_PRIVATE = {"correlated", "drive", "none", "qsgd", "stochastic", "terngrad", "top_k", "vqsgd"}

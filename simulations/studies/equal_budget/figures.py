@@ -87,11 +87,11 @@ def _draw_training(top: Any, bottom: Any, table: pd.DataFrame) -> None:
     kinds = table[["mechanism", "bits"]].drop_duplicates().sort_values("bits", na_position="first")
     width = 0.8 / len(kinds)
     for place, (mechanism, bits) in enumerate(kinds.itertuples(index=False)):
-        same = table["bits"].isna() if mechanism == CENTRAL else table["bits"].eq(bits)
+        same = table["bits"].isna() if np.isnan(bits) else table["bits"].eq(bits)
         rows = table[table["mechanism"].eq(mechanism) & same].sort_values("run_epsilon")
         at = np.array([epsilons.index(epsilon) for epsilon in rows["run_epsilon"]])
         at = at + (place - (len(kinds) - 1) / 2) * width
-        face = colour_of(mechanism) if mechanism == CENTRAL else _shade(mechanism, bits)
+        face = colour_of(mechanism) if np.isnan(bits) else _shade(mechanism, bits)
         look = look_of(mechanism) | {"markerfacecolor": face, "markersize": 5, "linestyle": ""}
         half = 100.0 * (rows["accuracy_high"] - rows["accuracy_low"]) / 2
         label = series_of(mechanism, bits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy.stats import t as student
 from fl_privquant.errors import PrivQuantError
 from simulations.config import CENTRAL
 from simulations.report.statistics import student_interval
-from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS, SUMS_OF_BITS
+from simulations.studies.equal_budget.planned_errors import ALLOWED, PEERS
 from simulations.studies.page import TASKS, table_or_none, together
 from simulations.studies.study import ReadTable
 
@@ -22,7 +23,6 @@ GRADIENTS = ("training-digits", "training-mnist", "training-fashion")
 
 LABELS = {
     CENTRAL: "central Gaussian (server trusted)",
-    "optm_aggregate": "sums of bits",
     "rounded_gaussian": "rounded Gaussian",
     "pbm": "Poisson binomial",
     "discrete_gaussian": "discrete Gaussian",
@@ -44,9 +44,8 @@ def best_errors(errors: pd.DataFrame) -> pd.DataFrame:
 
 def series_of(mechanism: str, bits: float) -> str:
     """The label of a mechanism with its bits."""
-    if mechanism == CENTRAL:
-        return LABELS[CENTRAL]
-    return f"{LABELS[mechanism]}, {bits:g} bit{'s' if bits > 1 else ''}"
+    label = LABELS.get(mechanism, mechanism)
+    return label if math.isnan(bits) else f"{label}, {bits:g} bit{'s' if bits > 1 else ''}"
 
 
 def with_losses(table: pd.DataFrame) -> pd.DataFrame:
@@ -90,13 +89,13 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 
 def pooled(read: ReadTable, bits: float | None = None) -> dict[str, float]:
-    """The mean loss of all cells of ours, or of those with ``bits`` bits, and half of its 95 % interval.
+    """The mean loss of all cells, or of those with ``bits`` bits, and half of its 95 % interval.
 
     Cells of one seed share data and noise. So cells are averaged for each seed first, and the interval
     (Student t) is that of these averages.
     """
     lost = together(read, [f"{name}-by-seed" for name in GRADIENTS])
-    lost = lost[lost["mechanism"] == SUMS_OF_BITS]
+    lost = lost[lost["mechanism"] != CENTRAL]
     lost = lost if bits is None else lost[lost["bits"] == bits]
     mean, low, high, seeds = student_interval(100.0 * lost.groupby("seed")["accuracy_lost"].mean())
     return {"cells": len(lost) // seeds, "mean": mean, "half_interval": 0.5 * (high - low)}
@@ -127,18 +126,9 @@ class Numbers:
         return self._read("equal_error").groupby(["num_clients", "run_epsilon"])
 
     @cached_property
-    def ours(self) -> pd.DataFrame:
-        """Errors of ours over the central Gaussian's, by bits (down) and by clients and budget (across)."""
-        errors = self._read("secure_sum")
-        ours = errors[errors["mechanism"] == SUMS_OF_BITS]
-        return ours.pivot_table("ratio_to_central", "bits", ["num_clients", "run_epsilon"])
-
-    @cached_property
     def by_rounds(self) -> pd.DataFrame:
-        """Our errors by coordinates and rounds (down), and by budget and bits (across)."""
-        return self._read("by_rounds").pivot_table(
-            "ratio_to_central", ["dimension", "rounds"], ["run_epsilon", "bits"]
-        )
+        """Errors of the mechanism that plans take by default, by coordinates and rounds, and by budget."""
+        return self._read("by_rounds").pivot_table("ratio_to_central", ["dimension", "rounds"], "run_epsilon")
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -168,9 +158,9 @@ class Numbers:
 
     @cached_property
     def our_losses(self) -> pd.DataFrame:
-        """The rows of the mechanism that is designed for the sum, with the p-values of the joint test."""
-        ours = self.cells[self.cells["mechanism"] == SUMS_OF_BITS]
-        return ours.assign(joint=holm(ours["p_value"]), bits=ours["bits"].astype(int))
+        """The rows of all others than the central Gaussian, with the p-values of the joint test."""
+        ours = self.cells[self.cells["mechanism"] != CENTRAL]
+        return ours.assign(joint=holm(ours["p_value"]))
 
     @property
     def planned_losses(self) -> pd.DataFrame:

@@ -21,7 +21,8 @@ def series_of(row: Any) -> str:
     if row.mechanism == CENTRAL:
         return "central Gaussian, server trusted"
     kept = "" if pd.isna(row.keep) else f", {row.keep:.0%} kept"
-    return f"{row.mechanism}, {row.bits:g} bit{'s' if row.bits > 1 else ''}{kept}"
+    bits = "" if pd.isna(row.bits) else f", {row.bits:g} bit{'s' if row.bits > 1 else ''}"
+    return f"{row.mechanism}{bits}{kept}"
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _bits(read: ReadTable) -> Any:
         summed = sums[(sums["dimension"] == dimension) & (sums["round_epsilon"] == _EPSILON)]
         for name, own in summed[summed["num_clients"] == _CLIENTS].groupby("mechanism"):
             look = {"color": colour_of(str(name)), "marker": "s", "markersize": 4, "linestyle": ":"}
-            axis.plot(own["code_bits"] * dimension, own["error"], label=f"{name}, secure sum", **look)
+            axis.plot(own["bits_in_sum"] * dimension, own["error"], label=f"{name}, secure sum", **look)
         central = central_error(_CLIENTS, dimension, _EPSILON)
         axis.axhline(central, color="#777777", linestyle="--", linewidth=0.8)
         axis.set(xscale="log", yscale="log", title=f"{dimension:,} coordinates")

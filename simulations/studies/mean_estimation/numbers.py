@@ -21,9 +21,10 @@ from simulations.studies.mean_estimation.local import (
     local_name,
 )
 from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED
-from simulations.studies.mean_estimation.secure import SAMPLED, WIDTHS, central_error, secure_name
+from simulations.studies.mean_estimation.secure import SAMPLED, central_error, secure_name
 from simulations.studies.page import table_or_none, together
 from simulations.studies.study import ReadTable
+from simulations.studies.sum_grid.grid import OURS
 
 WITHIN = 1.02
 """Mechanisms are as good as the best up to this many times the least error; then the fewest bits win."""
@@ -56,7 +57,7 @@ def winners(rows: pd.DataFrame, setting: list[str], bits: str = "bits") -> pd.Da
 class Numbers:
     """The values that the page's template uses; each is computed when it is read."""
 
-    clients, dimensions, epsilons, delta, widths = CLIENTS, DIMENSIONS, EPSILONS, DELTA, WIDTHS
+    clients, dimensions, epsilons, delta = CLIENTS, DIMENSIONS, EPSILONS, DELTA
     data, private, floors, alike = tuple(DATA), PRIVATE, tuple(FLOORS), ALIKE
     within = WITHIN
     lower_bound = staticmethod(privunit_squared_error)
@@ -122,14 +123,17 @@ class Numbers:
         table = self._read(CORRELATED).dropna(subset="drawn")
         return float(((table["drawn"] - table["error"]).abs() / table["drawn_standard_error"]).max())
 
-    def secure_table(self) -> pd.DataFrame:
-        """For each setting the mechanisms' ratios to the central Gaussian's error, by mechanism and bits."""
-        return self.secure.pivot_table("ratio_to_central", _SETTING, ["mechanism", "code_bits"])
+    def secure_table(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+        """For each setting the row of each mechanism with the fewest bits of nearly its least error."""
+        best = winners(self.secure, [*_SETTING, "mechanism"], "bits_in_sum").reset_index()
+        return {
+            key: {row.mechanism: row for row in rows.itertuples()} for key, rows in best.groupby(_SETTING)
+        }
 
     @property
     def secure_names(self) -> list[str]:
-        """Mechanisms for secure sums that appear in the table."""
-        return sorted(self.secure["mechanism"].unique(), key=lambda name: (name != "optm_aggregate", name))
+        """Mechanisms for secure sums that appear in the table, the one that plans take first."""
+        return sorted(self.secure["mechanism"].unique(), key=lambda name: (name != OURS, name))
 
     def regimes(self) -> pd.DataFrame:
         """Who wins where: the winner in the secure sum for each size, number of clients and epsilon.
@@ -139,7 +143,7 @@ class Numbers:
         """
         size = ["dimension", "round_epsilon"]
         sphere = self.certified[self.certified["data"] == "sphere"]
-        secure = winners(self.secure, _SETTING, "code_bits").reset_index()
+        secure = winners(self.secure, _SETTING, "bits_in_sum").reset_index()
         both = secure.join(winners(sphere, size).add_suffix("_local"), on=size, how="inner")
         error = both["error_local"] / both["num_clients"]
         return both.assign(error_local=error, gain=error / both["error"])
@@ -150,12 +154,5 @@ class Numbers:
         return dict(won["mechanism"].value_counts())
 
     def secure_winners(self) -> dict[str, int]:
-        """In how many settings each mechanism has the least error in secure sums, at each number of bits."""
-        least = self.secure.groupby([*_SETTING, "code_bits"])["error"].idxmin()
-        return dict(self.secure.loc[least, "mechanism"].value_counts())
-
-    def certified_near(self) -> int:
-        """In how many settings, at each number of bits, a certified figure is near the least one."""
-        groups = self.secure.groupby([*_SETTING, "code_bits"])
-        near = self.secure["error"] <= WITHIN * groups["error"].transform("min")
-        return len(self.secure[near & self.secure["certified"]].groupby([*_SETTING, "code_bits"]))
+        """In how many settings each mechanism has the fewest bits of nearly the least error."""
+        return dict(winners(self.secure, _SETTING, "bits_in_sum")["mechanism"].value_counts())

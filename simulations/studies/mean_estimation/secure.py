@@ -1,8 +1,8 @@
 """Mean estimation by secure sums: only the sum over all clients is seen, and one round is counted.
 
 Cells are those of the study of secure sums (:mod:`simulations.studies.sum_grid.grid`), for one round:
-rotated vectors at the norm bound, each mechanism at its own best clip and lattice, the bias of the clip
-included. There errors are ratios to that of a central Gaussian; here they are multiplied by it.
+rotated vectors at the norm bound, certified plans, the bias of the clip included.
+There errors are ratios to that of a central Gaussian; here they are multiplied by it.
 
 ``csgm`` has a table of its own. Its law is a mixture of two mirrored rows, so that the mean square of a
 decoded code is the same for all inputs: v + 1, v being the variance at an end of [-1, 1]. Counted as normal
@@ -16,10 +16,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
+from scipy.special import ndtri
 
 from fl_privquant.accounting import Norms, Wish, run_statement
 from fl_privquant.design.spread import at_unit_gain
@@ -29,10 +29,10 @@ from fl_privquant.mechanisms.csgm import CsgmSpec, csgm_law, design_csgm
 from fl_privquant.mechanisms.gaussian import analytic_sigma
 from simulations.studies.mean_estimation.local import CLIENTS, DELTA, DIMENSIONS, EPSILONS
 from simulations.studies.study import Grid
-from simulations.studies.sum_grid.grid import NORMAL, Cell, Setting, cells_of, central_cell
+from simulations.studies.sum_grid.grid import Cell, Setting, cells_of
 
-WIDTHS = (2, 8)
-"""Bits of a client's codes before they are masked, noise included."""
+NORMAL = ndtri((np.arange(20_001) + 0.5) / 20_001)
+"""A standard normal number, as samples."""
 
 SAMPLED = "secure-csgm"
 """The table of the coordinate-sampled Gaussian mechanism, all settings."""
@@ -56,9 +56,8 @@ def _record(cell: Cell) -> dict[str, object]:
         "dimension": cell.dimension,
         "round_epsilon": cell.run_epsilon,
         "mechanism": cell.mechanism,
-        "code_bits": cell.bits,
+        "bits_in_sum": cell.bits_in_sum,
         "levels": cell.levels,
-        "certified": cell.certified,
         "ratio_to_central": cell.ratio_to_central,
         "error": cell.ratio_to_central * central,
     }
@@ -70,7 +69,7 @@ def secure_name(num_clients: int, dimension: int) -> str:
 
 
 def _secure_rows(num_clients: int, dimension: int, epsilon: float) -> Iterator[dict[str, object]]:
-    return map(_record, cells_of(Setting(dimension, num_clients, epsilon, rounds=1), WIDTHS))
+    return map(_record, cells_of(Setting(dimension, num_clients, epsilon, rounds=1)))
 
 
 def _secure(num_clients: int, dimension: int) -> Grid:
@@ -114,9 +113,18 @@ def sampled_cell(setting: Setting) -> Cell | None:
         return None
     mechanism, reached = best
     noise = spread**2 * mechanism.mse(np.clip(NORMAL / spread, -1.0, 1.0))
-    least = at_unit_gain(noise, spread, setting.num_clients)
-    cell = central_cell(setting, 2, "csgm", _LEVELS, spread, least)
-    return replace(cell, certified=True, epsilon_reached=reached)
+    central = central_error(*sizes[:2], setting.run_epsilon) * setting.num_clients
+    return Cell(
+        setting.dimension,
+        setting.num_clients,
+        setting.run_epsilon,
+        "csgm",
+        _LEVELS,
+        mechanism.sum_ring(*sizes[:2]).bits,
+        round(spread, 3),
+        at_unit_gain(noise, spread, setting.num_clients) / central,
+        reached,
+    )
 
 
 def _sampled_at(variance: float) -> Mechanism:

@@ -41,7 +41,7 @@ LIMITS = {
 
 # By number of coordinates, the sizes in kilobytes that are planned for.
 _MEASURED = {10_000: (0.1, 0.25, 0.5, 1.0, 2.5), 1_000_000: (2.5, 10.0, 50.0)}
-MECHANISMS = ("optm_aggregate", "pbm", "discrete_gaussian", "skellam")
+MECHANISMS = ("rounded_gaussian", "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared, ours first."""
 
 # Codes have at most this many bits; integer noise takes as many as it needs.

@@ -9,12 +9,11 @@ import pandas as pd
 from fl_privquant.cli.plots import colour_of, pyplot
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
 from simulations.studies.study import Figure, ReadTable
-from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, grid_name
+from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, PEERS, grid_name
 from simulations.studies.sum_grid.numbers import computed_cells
 
 _STYLES = {1.0: ":", 4.0: "--", 10.0: "-"}
 _UNIT = "client total, aggregate view"
-_PEERS = (OURS, "pbm", "skellam", "discrete_laplace")
 
 
 def _errors(read: ReadTable) -> Any:
@@ -30,7 +29,7 @@ def _errors(read: ReadTable) -> Any:
             _draw(axis, here)
             axis.set_title(f"{dimension:,} coordinates, {num_clients:,} clients")
     for axis in axes[-1]:
-        axis.set_xlabel("bits before masking, noise included")
+        axis.set_xlabel("bits that a client sends for a coordinate")
     for row in axes:
         row[0].set_ylabel("error over the central\nGaussian's, less 1")
     _legend(figure)
@@ -38,12 +37,12 @@ def _errors(read: ReadTable) -> Any:
 
 
 def _draw(axis: Any, cells: pd.DataFrame) -> None:
-    for mechanism in _PEERS:
+    for mechanism in (OURS, *PEERS):
         for run_epsilon in EPSILONS:
             rows = cells[(cells["mechanism"] == mechanism) & (cells["run_epsilon"] == run_epsilon)]
-            rows = rows[rows["ratio_to_central"] < 3.0].sort_values("bits")
+            rows = rows[rows["ratio_to_central"] < 3.0].sort_values("bits_in_sum")
             axis.plot(
-                rows["bits"],
+                rows["bits_in_sum"],
                 rows["ratio_to_central"] - 1.0,
                 _STYLES[run_epsilon],
                 marker=".",
@@ -51,12 +50,12 @@ def _draw(axis: Any, cells: pd.DataFrame) -> None:
             )
     if cells.empty:
         axis.text(0.5, 0.5, "not computed yet", transform=axis.transAxes, ha="center", color="#777777")
-    axis.set(yscale="log", ylim=(1e-4, 2.0), xticks=range(1, 9))
+    axis.set(yscale="log", ylim=(1e-4, 2.0), xticks=range(6, 22, 2))
 
 
 def _legend(figure: Any) -> None:
     lines = pyplot().Line2D
-    handles = [lines([], [], color=colour_of(name), marker=".", label=name) for name in _PEERS]
+    handles = [lines([], [], color=colour_of(name), marker=".", label=name) for name in (OURS, *PEERS)]
     handles += [
         lines(
             [],

@@ -21,29 +21,30 @@ STORE = Store(STUDY.home)
 def test_a_paired_sweep_has_the_losses_of_its_runs_through_flower(tmp_path: Path) -> None:
     part = STUDY.part("training-digits")
     assert isinstance(part, PairedSweep)
-    sweep = dataclasses.replace(part, variants=(("mechanism=optm_aggregate", "mechanism.bits=1"),))
+    sweep = dataclasses.replace(part, variants=(("mechanism=pbm", "mechanism.bits=1"),))
     small = ("federation.num_clients=12", "federation.rounds=2", "seed=3,4", "privacy.epsilon=20,40")
     scale = Scale(overrides=small, output=tmp_path)
     tables = sweep.compute(scale, lambda share, text: None)
     assert tuple(tables) == sweep.tables
     means, by_seed = tables.values()
-    assert list(means["bits"].fillna(0)) == [0, 1, 2, 0, 1, 2]
-    # More bits add less error to the central Gaussian's.
-    assert list(means["ratio_to_central"].rank()) == [1.5, 5, 3, 1.5, 6, 4]
+    assert list(means["mechanism"]) == 2 * ["central_gaussian", "rounded_gaussian", "pbm"]
+    # One bit adds more error to the central Gaussian's than coarse Gaussian codes.
+    assert list(means["ratio_to_central"].rank())[::3] == [1.5, 1.5]
+    assert list(means["ratio_to_central"].rank())[2::3] == [5, 6]
     accuracies = {
-        (config.privacy.epsilon, config.mechanism.get("bits", 0), config.seed): execute(config)["accuracy"]
+        (config.privacy.epsilon, config.label, config.seed): execute(config)["accuracy"]
         for config in sweep.runs(scale)
     }
     assert len(by_seed) == len(accuracies) == 12
-    for row in by_seed.fillna({"bits": 0}).itertuples():
-        assert row.accuracy == accuracies[row.run_epsilon, row.bits, row.seed]
-        assert row.accuracy_lost == accuracies[row.run_epsilon, 0, row.seed] - row.accuracy
+    for row in by_seed.itertuples():
+        assert row.accuracy == accuracies[row.run_epsilon, row.mechanism, row.seed]
+        assert row.accuracy_lost == accuracies[row.run_epsilon, "central_gaussian", row.seed] - row.accuracy
 
 
 def test_runs_that_send_a_share_are_told_apart_with_their_size(tmp_path: Path) -> None:
     part = STUDY.part("training-digits")
     assert isinstance(part, PairedSweep)
-    kept = dataclasses.replace(part, variants=(("mechanism=optm_aggregate", "encoding.keep=0.1"),))
+    kept = dataclasses.replace(part, variants=(("mechanism=rounded_gaussian", "encoding.keep=0.1"),))
     small = ("federation.num_clients=12", "federation.rounds=1", "seed=3", "privacy.epsilon=20")
     means, by_seed = kept.compute(Scale(overrides=small, output=tmp_path), lambda share, text: None).values()
     assert list(means["kept"]) == list(by_seed["kept"]) == [650, 650, 65]
@@ -69,7 +70,7 @@ def test_the_pooled_loss_is_that_of_seeds() -> None:
     trained = Numbers(STORE.read).trained
     tables = [STORE.read(f"{name}-by-seed") for name in trained]
     lost = pd.concat(tables)
-    lost = lost[lost["mechanism"] == "optm_aggregate"]
+    lost = lost[lost["mechanism"] != "central_gaussian"]
     mean_loss = pooled(STORE.read)
     assert mean_loss["cells"] == len(lost) / lost["seed"].nunique()
     assert mean_loss["mean"] == pytest.approx(100.0 * lost["accuracy_lost"].mean(), rel=1e-6)

@@ -49,7 +49,7 @@ def test_a_small_share_has_the_accuracy_of_all_coordinates() -> None:
 def test_nobody_needs_fewer_bytes() -> None:
     table = STORE.read(NEEDED)
     for _, rows in table.groupby("dimension"):
-        assert rows.loc[rows["kilobytes"].idxmin(), "mechanism"] == "optm_aggregate"
+        assert rows.loc[rows["kilobytes"].idxmin(), "mechanism"] == "rounded_gaussian"
         assert rows["ratio_to_central"].max() <= 1.1
 
 
