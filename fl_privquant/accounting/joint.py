@@ -74,6 +74,8 @@ class JointSearch:
     """Estimates that plan; None where the mechanism has no estimate."""
     progress: Callable[[str], None]
     """Called with what is being designed and certified."""
+    fewest: int = 1
+    """How many coordinates are kept at least."""
 
     def within_error(self, most_error: float) -> Iterator[Plan]:
         """For each number of bits the plan with the fewest bytes within that error, the best first.
@@ -112,7 +114,7 @@ class JointSearch:
     def _guesses(self, wanted: _Wanted, tolerance: float, unknown: float) -> list[_Guess]:
         """A guess for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
         guesses = [self._guess(bits, wanted, tolerance) for bits in self.bits]
-        kept = min(max(int(unknown), 1), self.dimension)
+        kept = min(max(int(unknown), self.fewest), self.dimension)
         return [guess for guess in guesses if guess is not None] or [
             _Guess(self.bits[-1], kept, math.nan, math.nan)
         ]
@@ -124,7 +126,7 @@ class JointSearch:
             return None
         estimate = every
         for _ in range(_MOST_ESTIMATES):
-            better = min(max(wanted(kept, estimate, every), 1), self.dimension)
+            better = min(max(wanted(kept, estimate, every), self.fewest), self.dimension)
             estimated = None if abs(better - kept) <= tolerance * kept else self.estimated(bits, better)
             if estimated is None:
                 break
@@ -151,7 +153,7 @@ class JointSearch:
             before = (share, ratio)
             aim = most_error - (1.0 - _CLOSE) * 0.5 * max(most_error - 1.0, 0.0)
             wanted = math.ceil(self.dimension / max(share + (aim - ratio) / slope, 1.0))
-            wanted = min(max(wanted, 1), self.dimension)
+            wanted = min(max(wanted, self.fewest), self.dimension)
             if wanted == kept or (ratio <= most_error and wanted > _CLOSE * kept):
                 break
             kept = wanted
@@ -173,7 +175,7 @@ class JointSearch:
             else:
                 best = plan
             kept = min(int(kept / over), too_many - 1)
-            if kept < 1 or (best is not None and kept * _CLOSE <= best.encoding.kept(self.dimension)):
+            if kept < self.fewest or (best is not None and kept * _CLOSE <= best.encoding.kept(self.dimension)):
                 break
         if best is not None:
             return best

@@ -33,6 +33,9 @@ from fl_privquant.mechanisms.wish import Estimate, Wish
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit
 
 _ROUNDS = checks.whole_in(1, 1 << 20)
+# Metrics and votes may be at the clip, which is up to five standard deviations of a coordinate of the update:
+# each takes the room of 25 coordinates, and the update needs some too.
+_PER_EXTRA = 30
 # L2 clip over coordinate clip at most: no model has that many coordinates.
 _LARGEST_RATIO = 1e12
 
@@ -278,7 +281,8 @@ class _Planner:
         bits = range(1, self.max_bits + 1)
         if entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]
-        search = JointSearch(self.dimension, bits, signal, self.planned, self._estimated, progress)
+        fewest = max(_PER_EXTRA * self.num_extra(1), 1)
+        search = JointSearch(self.dimension, bits, signal, self.planned, self._estimated, progress, fewest)
         if most_error is not None:
             return search.within_error(checks.positive("most_error", most_error))
         return search.within_size(checks.positive("most_kilobytes", most_kilobytes))
