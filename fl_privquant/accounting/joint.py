@@ -175,7 +175,8 @@ class JointSearch:
             else:
                 best = plan
             kept = min(int(kept / over), too_many - 1)
-            if kept < self.fewest or (best is not None and kept * _CLOSE <= best.encoding.kept(self.dimension)):
+            enough = best is not None and kept * _CLOSE <= best.encoding.kept(self.dimension)
+            if enough or kept < self.fewest:
                 break
         if best is not None:
             return best
