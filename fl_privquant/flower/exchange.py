@@ -101,10 +101,15 @@ class SummingExchange(Exchange):
     def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
         if not codec.mechanism.summable:
             return super().open(replies, codec, model)
+        opened = self._add_up(replies, codec)
+        if opened.nodes and opened.total is not None:
+            opened.total[:] &= (1 << codec.mechanism.sum_bits(len(opened.nodes))) - 1
+        return opened
+
+    def _add_up(self, replies: Mapping[int, Reply], codec: UpdateCodec) -> Opened:
+        """The sum of all codes as whole numbers, which no ring has reduced."""
         total = np.zeros(codec.dimension, dtype=np.int64)
         added, failures = _read(replies, lambda payload: codec.add_codes(payload, total))
-        if added:
-            total &= (1 << codec.mechanism.sum_bits(len(added))) - 1
         return Opened(tuple(added), total, failures=failures)
 
 
@@ -185,11 +190,16 @@ class SimulatedExchange(HonestSumExchange, SummingExchange):
         self._sums = aggregation
 
     def open(self, replies: Mapping[int, Reply], codec: UpdateCodec, model: Arrays) -> Opened:
-        opened = super().open(replies, codec, model)
+        ring = self._summed_in
+        if ring is None or ring.centre is None or not codec.mechanism.summable:
+            opened = super().open(replies, codec, model)
+            self._check_honest(len(opened.nodes))
+            return opened if opened.total is None else replace(opened, wrapped=0)
+        opened = self._add_up(replies, codec)
         self._check_honest(len(opened.nodes))
-        if opened.total is None or self._summed_in is None:
+        if opened.total is None:
             return opened
-        total = self._opened(self._summed_in.residues(opened.total), len(opened.nodes))
+        total = self._opened(ring.residues(opened.total), len(opened.nodes))
         return replace(opened, total=total, wrapped=int(np.count_nonzero(total != opened.total)))
 
     def handshake_bytes(self) -> int:
