@@ -141,12 +141,10 @@ PARTS = (
         title="MNIST, every arm tuned alike",
         note="run epsilon: client total, aggregate view of all clients, δ = 1e-5",
         experiment="tuned_headline/tuning",
-        overrides=(f"mechanism={CENTRAL},{OURS},skellam", "privacy.epsilon=1,4,8"),
+        overrides=(f"mechanism={CENTRAL},{OURS},optm,skellam", "privacy.epsilon=1,4,8"),
         variants=(
             ("mechanism=none", "privacy.epsilon=null", "secagg=off"),
             (f"mechanism={OURS}", "secagg.corrupt_fraction=0.1", "secagg.dropout_fraction=0.1"),
-            # With 2 bits it has no design for ε = 1.
-            ("mechanism=optm", "privacy.epsilon=4,8"),
         ),
         needs="mnist",
         shown=("arm", "run_epsilon", *TUNED, "trials", "accuracy", "lost_to_none", "lost_to_trusted"),

@@ -183,6 +183,6 @@ def test_the_documentation_says_what_the_study_found() -> None:
     assert f"at ε = 4 privacy costs {cost:.1f} points here, and {trusted:.1f} with a trusted server" in text
     optm = NUMBERS.arm("optm")
     assert f"at ε = 4 leaves ε = {rounded_up(optm.coordinate_epsilon, 3)} for one coordinate" in text
-    assert f"`optm` with 2 bits has {optm.error_over_central:.1f} times the squared error" in text
+    assert f"`optm` with 2 bits has {optm.error_over_central:.2f} times the squared error" in text
     assert f"{cost:.1f} points on MNIST at ε = 4 with 100 clients" in words("docs/pages/concepts.md")
     assert f"a trusted server pays {trusted:.1f}." in words("docs/pages/concepts.md")
