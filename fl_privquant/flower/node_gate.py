@@ -79,6 +79,7 @@ from fl_privquant.flower.node_token import NODE_TOKEN, token_record
 from fl_privquant.flower.protocol import RECORD_PAYLOAD, is_request
 from fl_privquant.flower.secure_mod import SecureAggregationMod, is_secure
 from fl_privquant.secagg import ClientPolicy
+from fl_privquant.statement import PrivacyStatement, Unit
 
 NODE_SECURE_AGGREGATION: Final = "privquant-secure-aggregation"
 
@@ -135,12 +136,14 @@ class NodeGate:
             A limit, or a file that the configuration names, cannot be read.
         """
         config = self._node_config
-        epsilon, delta = node_limit(config, NODE_MAX_EPSILON), self._encode.max_delta
+        limit = PrivacyStatement(
+            node_limit(config, NODE_MAX_EPSILON), self._encode.max_delta, Unit.COORDINATE
+        )
         budget, rounds = node_budget(config), node_limit(config, NODE_MAX_PARTICIPATIONS)
         policy = node_policy(ClientPolicy(), config)
         lines = [
-            f"only encoded updates leave this node, with epsilon <= {epsilon:g} and delta <= {delta:g} for "
-            f"each coordinate in each round (for the whole update, where the mechanism encodes it as one)"
+            f"only encoded updates leave this node, each with at most {limit.brief}, or as much for a whole "
+            "update in a round, where the mechanism encodes it as one"
         ]
         if budget is None and math.isinf(rounds):
             lines.append(

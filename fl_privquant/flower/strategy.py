@@ -57,7 +57,7 @@ from fl_privquant.flower.round_state import FailedTraining, RoundState, bytes_of
 from fl_privquant.flower.run_account import RunAccount
 from fl_privquant.flower.wrapping import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import PrivacyStatement
+from fl_privquant.statement import PrivacyStatement, Unit
 
 
 class NoUsableReplyError(PrivQuantError):
@@ -247,9 +247,10 @@ class PrivQuantStrategy(StrategyWrapper):
             *(f"Privacy: {line}" for line in self.privacy_statement()),
         ]
         if self.budget is not None and not self.budget.unlimited:
+            total = PrivacyStatement(self.budget.epsilon, self.budget.delta, Unit.TOTAL)
             lines.append(
-                f"Privacy: all rounds of a client together cost at most ε = {self.budget.epsilon:g}, δ = "
-                f"{self.budget.delta:g} (client total, view of the aggregation above); the run stops before"
+                f"Privacy: all rounds of a client together cost at most {total.figures} (client total, view "
+                "of the aggregation above); the run stops before"
             )
         log(INFO, "\t├──> PrivQuant settings:")
         for line in lines[:-1]:
