@@ -151,10 +151,8 @@ class NodeGate:
                 f"{NODE_BUDGET} or {NODE_MAX_PARTICIPATIONS}"
             )
         if budget is not None:
-            lines.append(
-                f"all updates of this node together have epsilon <= {budget.epsilon:g} at delta "
-                f"{budget.delta:g}, local view"
-            )
+            total = PrivacyStatement(budget.epsilon, budget.delta, Unit.TOTAL)
+            lines.append(f"all updates of this node together cost at most {total.brief}")
         if not math.isinf(rounds):
             lines.append(f"this node takes part in at most {rounds:g} rounds of all runs")
         masked = "updates are always masked" if self._always_secure else "updates are masked only if asked to"
