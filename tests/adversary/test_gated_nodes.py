@@ -128,7 +128,7 @@ def test_a_mistyped_limit_is_refused_before_the_node_starts(config, key, value, 
 
 def test_the_owner_reads_what_may_leave(config):
     text = "\n".join(NodeGate(config).limits())
-    assert "epsilon <= 2 and delta <= 0 for each coordinate in each round" in text
+    assert "each with at most ε = 2, δ = 0 (coordinate release, local view)" in text
     assert "the server can ask without end: set privquant-budget or privquant-max-participations" in text
     assert "updates are masked only if asked to, with at least 3 clients in a sum" in text
     assert f"all releases are counted in {config['privquant-ledger-file']}" in text
@@ -142,7 +142,7 @@ def test_the_owner_reads_what_may_leave(config):
     }
     text = "\n".join(NodeGate(limited).limits())
     assert "without end" not in text
-    assert "epsilon <= 500 at delta 1e-05, local view" in text
+    assert "together cost at most ε = 500, δ = 1e-05 (client total, local view)" in text
     assert "at most 12 rounds of all runs" in text
     assert "always masked, with at least 50 clients in a sum; masks do not protect from a server that" in text
 
