@@ -87,9 +87,9 @@ def error(plan: Plan) -> str:
         return ""
     asked, aggregation, honest = plan.target.num_clients, plan.aggregation, plan.if_all_honest
     words = (
-        f"Its squared error is {plan.ratio_to_central:.4g} times that of a trusted server that adds Gaussian "
-        f"noise, {assumption(aggregation.corrupt(asked), aggregation.lost(asked), asked)}"
+        f"The plan's squared error is {plan.ratio_to_central:.3f} times that of a trusted server that adds "
+        f"Gaussian noise, {assumption(aggregation.corrupt(asked), aggregation.lost(asked), asked)}"
     )
     if honest is not plan:
-        words += f"; planned for nobody corrupt or lost, it would be {honest.ratio_to_central:.4g} times"
+        words += f"; planned for nobody corrupt or lost, it would be {honest.ratio_to_central:.3f} times"
     return f"{words}."

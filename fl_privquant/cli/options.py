@@ -58,7 +58,8 @@ PlannedBits = Annotated[
     typer.Option(
         min=1,
         max=16,
-        help="Most bits of a code before it is masked: 4 by default, 2 where designs are listed.",
+        help="Most bits of a code before it is masked: 4 by default, 2 where designs are listed. "
+        "rounded_gaussian chooses its own width.",
     ),
 ]
 Bits = Annotated[int | None, typer.Option(min=1, max=16, help="2^bits output values or lattice points.")]

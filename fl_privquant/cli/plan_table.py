@@ -16,6 +16,7 @@ from fl_privquant.cli.layout import Column, print_table, progress
 from fl_privquant.cli.printing import ALL_HONEST, OVER_CENTRAL, say
 from fl_privquant.cohort import assumption
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
+from fl_privquant.mechanisms.registry import entry
 from fl_privquant.secagg.handshake import handshake_bytes
 from fl_privquant.secagg.parameters import choose_parameters
 from fl_privquant.secagg.policy import ClientPolicy
@@ -219,13 +220,18 @@ def _asked(plan: Plan) -> dict[str, str]:
     return {name: format(getattr(plan.target, name), "g") for name in ("epsilon", "delta")}
 
 
+def _chooses_width(plan: Plan) -> bool:
+    """Whether the width of codes follows from the target, whatever ``max_bits`` is."""
+    return bool(entry(plan.encoding.mechanism.name).spec.chooses_width)
+
+
 def _command(plan: Plan, task: dict[str, Any]) -> str:
     """The command that simulates a task; it keeps a share if the model has another size."""
     target = plan.target
     keys = {
         **task,
         "mechanism": plan.encoding.mechanism.name,
-        "mechanism.bits": plan.max_bits,
+        **({} if _chooses_width(plan) else {"mechanism.bits": plan.max_bits}),
         **{f"privacy.{name}": value for name, value in _asked(plan).items()},
         "federation.num_clients": target.num_clients * _rounds_apart(target),
         "federation.rounds": target.rounds,
@@ -255,7 +261,9 @@ def _lines(plan: Plan) -> list[str]:
     unusual = ", ".join(f"{name}={value:.15g}" for name, value in _unusual_fractions(plan).items())
     summed = f", aggregation=pq.SecureSum({unusual})" if unusual else ""
     forced = ", force=True" if plan.learns_nothing else ""
-    mechanism = f"mechanism={plan.encoding.mechanism.name!r}, max_bits={plan.max_bits}{forced}"
+    name = plan.encoding.mechanism.name
+    bits = "" if _chooses_width(plan) else f", max_bits={plan.max_bits}"
+    mechanism = f"l2_clip=1.0, mechanism={name!r}{bits}{forced}"
     bound = "" if target.participations is None else f", participations={target.participations}"
     apart = _rounds_apart(target)
     sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""

@@ -95,6 +95,17 @@ _KEYS: Final = NODE_LIMITS | {
     KEY_OPERATOR,
 }
 
+_HELP: Final = "\n".join(
+    [
+        f"usage: fl-privquant supernode --node-config '{NODE_MAX_EPSILON}=1.0 ...' [options below]",
+        "",
+        "Only encoded updates leave the node, within the limits that --node-config sets.",
+        f"Required: {NODE_MAX_EPSILON}. Others:",
+        *(f"  {key}" for key in sorted(_KEYS - {NODE_MAX_EPSILON})),
+        "",
+        "",
+    ]
+)
 _NOT_PRIVATE: Final = (
     "this node sends only updates that fl_privquant encodes, within the limits of its owner, and the server "
     "asked for a plain update: wrap the server's strategy in PrivQuantStrategy"
@@ -355,6 +366,8 @@ def start_supernode(arguments: Sequence[str]) -> None:
     """
     # Its package exports a function of the same name.
     program: Any = importlib.import_module("flwr.supernode.cli.flower_supernode")
+    if {"-h", "--help"} & set(arguments):
+        sys.stdout.write(_HELP)
     loop = _loop()
     sys.argv = ["flower-supernode", *arguments]
     settings = program._parse_supernode_lifespan_config()

@@ -258,8 +258,8 @@ def test_the_page_on_plans_has_the_errors_that_its_plan_prints() -> None:
     assert "pq.Target(epsilon=8.0, delta=1e-5, rounds=10, num_clients=100)" in page
     plan = pq.Target(epsilon=8.0, delta=1e-5, rounds=10, num_clients=100).plan(dimension=900, l2_clip=1.0)
     errors = (
-        f"the plan above has {plan.ratio_to_central:.4g} times a trusted server's error if 10 of 100 clients "
-        f"are corrupt and 10 are lost, and {plan.if_all_honest.ratio_to_central:.4g} times if it is planned"
+        f"the plan above has {plan.ratio_to_central:.3f} times a trusted server's error if 10 of 100 clients "
+        f"are corrupt and 10 are lost, and {plan.if_all_honest.ratio_to_central:.3f} times if it is planned"
     )
     assert errors in page
     assert "1.1 × 90/80 = 1.238" in page

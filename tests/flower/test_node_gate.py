@@ -143,3 +143,10 @@ def test_flower_still_has_the_internals_that_the_node_builds_on():
     assert program.start_client_internal is loop.start_client_internal
     assert all(map(callable, [loop._init_connection, loop._pull_and_store_message]))
     assert callable(NodeState.get_messages_legacy)
+
+
+def test_help_names_the_settings_of_the_node(monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    shown = CliRunner().invoke(cli, ["supernode", "--help"]).output
+    assert "Required: privquant-max-epsilon." in shown
+    assert "privquant-budget-delta" in shown

@@ -205,9 +205,9 @@ def test_errors_say_what_they_assume_and_give_both_figures() -> None:
     careful = plan()
     trusting = plan(aggregation=SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0))
     words = (
-        f"Its squared error is {careful.ratio_to_central:.4g} times that of a trusted server that adds "
-        f"Gaussian noise, if 2 of 20 clients are corrupt and 2 are lost; planned for nobody corrupt or lost, "
-        f"it would be {trusting.ratio_to_central:.4g} times."
+        f"The plan's squared error is {careful.ratio_to_central:.3f} times that of a trusted server that "
+        "adds Gaussian noise, if 2 of 20 clients are corrupt and 2 are lost; planned for nobody corrupt or "
+        f"lost, it would be {trusting.ratio_to_central:.3f} times."
     )
     assert words in str(careful)
     assert careful.ratio_to_central > 1.05 * trusting.ratio_to_central
