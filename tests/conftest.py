@@ -102,6 +102,10 @@ def logs_as_imported() -> None:
     """
     for name, value in _AS_IMPORTED.items():
         setattr(_FLOWER_LOG, name, value)
+    # Hydra disables the loggers that there are before a sweep.
+    for name, logger in logging.Logger.manager.loggerDict.items():
+        if name.startswith("fl_privquant") and isinstance(logger, logging.Logger):
+            logger.disabled = False
     # Setting it makes all of the thousands of loggers forget which levels they are enabled for.
     if _ROOT_LOG.level != _ROOT_LEVEL:
         _ROOT_LOG.setLevel(_ROOT_LEVEL)
