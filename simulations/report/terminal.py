@@ -31,7 +31,7 @@ _CAPTION = (
 _LEGENDS = {
     "accuracy, %": "as evaluated after the last round",
     "loss": "as evaluated after the last round",
-    "bits": "the width of the code of one coordinate; what secure aggregation sends is wider, see MB up",
+    "bits": "the width of the code of one coordinate; secure aggregation may send more, see MB up",
     "MB up": "megabytes that all clients together send in all rounds",
     "MB handshake": "megabytes of keys, shares and lists of secure aggregation, up and down, in all rounds",
     "MSE of the mean": "mean squared error of the decoded mean update, per coordinate, averaged over rounds",
