@@ -7,13 +7,10 @@ RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-# A worker more than there are cores, as some tests wait for servers; one that has no tests left takes them from
-# the others. Libraries start no threads besides.
-# Tests are rewritten when they are imported, and processes of tests import the package: Python keeps both for the next.
-# Memory that is given back to the system is asked for again at once, which takes longer than what is computed in it.
-KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=33554432
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PYTEST := $(KEEP_MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# One worker per core, so numerical libraries start no threads of their own. A worker that has no tests left takes
+# some from another.
+WORKERS := $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 TWO_AT_A_TIME := hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 .PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
@@ -23,9 +20,7 @@ run: $(RUNNABLE)
 	$(BIN)/python -m simulations.run -m experiment=default/coordinate $(TWO_AT_A_TIME)
 	$(BIN)/python -m simulations.run -m experiment=default/whole_run $(TWO_AT_A_TIME)
 
-# Both at once: where much has changed, types take one core for half a minute, which the tests can use besides.
-test: $(INSTALLED)
-	$(MAKE) --jobs=2 lint suite
+test: lint suite
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -76,9 +71,4 @@ $(RUNNABLE): $(VENV)/.created pyproject.toml constraints.txt
 
 $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	$(INSTALL) '.[dev,simulation]'
-	$(BIN)/python -m tests.compile_loops
-# Rewrites and compiles all tests, which every worker of the first run would do at the same time. Errors are theirs.
-	-@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only --quiet > /dev/null
-# Types of all that is installed take longer to read than ours, and mypy keeps them. Errors are for `make lint` to show.
-	-@$(BIN)/mypy > /dev/null
 	touch $@ $(RUNNABLE)

@@ -8,105 +8,120 @@ True
 >>> estimates = mechanism.decode(indices, clip=0.1)
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fl_privquant.errors import (
     BudgetExhaustedError,
     CertificationError,
     CodeOverflowError,
+    CulpritError,
     InfeasibleDesignError,
     InvalidSpecError,
     InvalidUpdateError,
+    LedgerDamagedError,
+    LedgerMismatchError,
     PrivQuantError,
+    SecureAggregationError,
 )
 
 if TYPE_CHECKING:
     from fl_privquant.accounting import (
-        CohortSampling,
-        FixedSampling,
+        Accountant,
+        Budget,
         PerClient,
-        Plan,
-        PoissonSampling,
+        PrivacyStatement,
+        Relation,
+        Release,
         SecureSum,
+        SimulatedSum,
         SumOfCodes,
-        Target,
+        Unit,
+        View,
     )
-    from fl_privquant.law.codebook import Codebook
-    from fl_privquant.law.law import Law
+    from fl_privquant.codec.array_selection import ArrayChoice
+    from fl_privquant.codec.encoding import Encoding
+    from fl_privquant.distributions.codebook import Codebook
+    from fl_privquant.distributions.output_distribution import OutputDistribution
     from fl_privquant.mechanisms.base import Mechanism
-    from fl_privquant.mechanisms.registry import design, mechanisms
+    from fl_privquant.mechanisms.registry import available_mechanisms, design
+    from fl_privquant.planning import CohortSampling, FixedSampling, Plan, PoissonSampling, Target
     from fl_privquant.sampling.stream import RandomStream
 
 __all__ = [
+    "Accountant",
+    "ArrayChoice",
+    "Budget",
     "BudgetExhaustedError",
     "CertificationError",
     "CodeOverflowError",
     "Codebook",
     "CohortSampling",
+    "CulpritError",
+    "Encoding",
     "FixedSampling",
     "InfeasibleDesignError",
     "InvalidSpecError",
     "InvalidUpdateError",
-    "Law",
+    "LedgerDamagedError",
+    "LedgerMismatchError",
     "Mechanism",
+    "OutputDistribution",
     "PerClient",
     "Plan",
     "PoissonSampling",
     "PrivQuantError",
+    "PrivacyStatement",
     "RandomStream",
+    "Relation",
+    "Release",
+    "SecureAggregationError",
     "SecureSum",
+    "SimulatedSum",
     "SumOfCodes",
     "Target",
+    "Unit",
+    "View",
     "__version__",
+    "available_mechanisms",
     "design",
-    "mechanisms",
 ]
 
 __version__ = "0.1.0"
 
-# Which module each name comes from. It is imported when the name is first used (PEP 562): numpy and scipy
-# take most of a second, and not every program that imports this package designs a mechanism.
-_HOMES = {
-    "Codebook": "law.codebook",
-    "CohortSampling": "accounting",
-    "FixedSampling": "accounting",
-    "Law": "law.law",
-    "Mechanism": "mechanisms.base",
-    "PerClient": "accounting",
-    "Plan": "accounting",
-    "PoissonSampling": "accounting",
-    "RandomStream": "sampling.stream",
-    "SecureSum": "accounting",
-    "SumOfCodes": "accounting",
-    "Target": "accounting",
-    "design": "mechanisms.registry",
-    "mechanisms": "mechanisms.registry",
+# The module that each name comes from. It is imported when the name is first used (PEP 562), because numpy
+# and scipy take most of a second to import and not every program that imports this package needs them.
+_EXPORTS = {
+    "accounting": (
+        "Accountant",
+        "Budget",
+        "PerClient",
+        "PrivacyStatement",
+        "Relation",
+        "Release",
+        "SecureSum",
+        "SimulatedSum",
+        "SumOfCodes",
+        "Unit",
+        "View",
+    ),
+    "codec.array_selection": ("ArrayChoice",),
+    "codec.encoding": ("Encoding",),
+    "distributions.codebook": ("Codebook",),
+    "distributions.output_distribution": ("OutputDistribution",),
+    "mechanisms.base": ("Mechanism",),
+    "mechanisms.registry": ("available_mechanisms", "design"),
+    "planning": ("CohortSampling", "FixedSampling", "Plan", "PoissonSampling", "Target"),
+    "sampling.stream": ("RandomStream",),
 }
-
-
-class _Package(ModuleType):
-    """The package as a module, in which the functions ``design`` and ``mechanisms`` are not hidden.
-
-    Subpackages have the same names. When Python first loads a subpackage it binds the name here to it, which
-    would hide the function. Imports of subpackages do not need that binding, so it is ignored.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The public name, from the module that defines it."""
-    if name not in _HOMES:
+    """Import a public name from the module that defines it."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

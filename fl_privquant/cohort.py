@@ -8,42 +8,44 @@ from __future__ import annotations
 
 import math
 
-from fl_privquant import checks
+from fl_privquant import _validation
 
 # Fractions that leave hardly anybody need larger rounds than are of any use.
-_MOST_TRIED = 100_000
+_MAX_TRIED = 100_000
 
 
-def checked_fraction(name: str, fraction: float) -> float:
+def check_fraction(name: str, fraction: float) -> float:
     """The fraction of clients, if it is from 0 to below 1."""
-    return checks.inside(name, fraction, "[0, 1)")
+    return _validation.check_in_interval(name, fraction, "[0, 1)")
 
 
-def count_of(fraction: float, num_clients: int) -> int:
+def count_clients(fraction: float, num_clients: int) -> int:
     """How many clients a fraction of them is, rounded up.
 
-    >>> count_of(0.1, 25), count_of(0.07, 100), count_of(0.0, 25)
+    >>> count_clients(0.1, 25), count_clients(0.07, 100), count_clients(0.0, 25)
     (3, 7, 0)
     """
     # In floating point 0.07 * 100 is a little above 7, which must not become 8.
     return math.ceil(fraction * num_clients - 1e-9)
 
 
-def corrupt_and_lost(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> tuple[int, int]:
+def count_corrupt_and_dropped(
+    num_clients: int, corrupt_fraction: float, dropout_fraction: float
+) -> tuple[int, int]:
     """How many clients of a round are corrupt, and how many drop out, at most.
 
-    >>> corrupt_and_lost(25, corrupt_fraction=0.1, dropout_fraction=0.0)
+    >>> count_corrupt_and_dropped(25, corrupt_fraction=0.1, dropout_fraction=0.0)
     (3, 0)
     """
-    checked_fraction("corrupt_fraction", corrupt_fraction)
-    checked_fraction("dropout_fraction", dropout_fraction)
-    return count_of(corrupt_fraction, num_clients), count_of(dropout_fraction, num_clients)
+    check_fraction("corrupt_fraction", corrupt_fraction)
+    check_fraction("dropout_fraction", dropout_fraction)
+    return count_clients(corrupt_fraction, num_clients), count_clients(dropout_fraction, num_clients)
 
 
-def assumption(corrupt: int, lost: int, num_clients: int) -> str:
+def describe_assumption(corrupt: int, lost: int, num_clients: int) -> str:
     """What a figure assumes of a round's clients, in words.
 
-    >>> assumption(3, 0, 25), assumption(0, 0, 25)
+    >>> describe_assumption(3, 0, 25), describe_assumption(0, 0, 25)
     ('if 3 of 25 clients are corrupt and 0 are lost', 'if nobody is corrupt or lost')
     """
     if not corrupt and not lost:
@@ -51,10 +53,10 @@ def assumption(corrupt: int, lost: int, num_clients: int) -> str:
     return f"if {corrupt} of {num_clients} clients are corrupt and {lost} are lost"
 
 
-def fewest_clients(corrupt_fraction: float, dropout_fraction: float, num_honest: int = 2) -> int | None:
+def min_clients(corrupt_fraction: float, dropout_fraction: float, num_honest: int = 2) -> int | None:
     """The smallest round of which the fractions leave ``num_honest`` honest clients; None if none does.
 
-    >>> fewest_clients(0.1, 0.1), fewest_clients(0.0, 0.0), fewest_clients(0.5, 0.5)
+    >>> min_clients(0.1, 0.1), min_clients(0.0, 0.0), min_clients(0.5, 0.5)
     (4, 2, None)
     """
     left = 1.0 - corrupt_fraction - dropout_fraction
@@ -65,17 +67,17 @@ def fewest_clients(corrupt_fraction: float, dropout_fraction: float, num_honest:
     return next(
         (
             number
-            for number in range(num_honest, min(largest, _MOST_TRIED) + 1)
-            if honest_clients(number, corrupt_fraction, dropout_fraction) >= num_honest
+            for number in range(num_honest, min(largest, _MAX_TRIED) + 1)
+            if min_honest_clients(number, corrupt_fraction, dropout_fraction) >= num_honest
         ),
         None,
     )
 
 
-def honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:
+def min_honest_clients(num_clients: int, corrupt_fraction: float, dropout_fraction: float) -> int:
     """The fewest honest clients whose codes are in a sum; 0 or fewer where the fractions leave none.
 
-    >>> honest_clients(100, corrupt_fraction=0.1, dropout_fraction=0.05)
+    >>> min_honest_clients(100, corrupt_fraction=0.1, dropout_fraction=0.05)
     85
     """
-    return num_clients - sum(corrupt_and_lost(num_clients, corrupt_fraction, dropout_fraction))
+    return num_clients - sum(count_corrupt_and_dropped(num_clients, corrupt_fraction, dropout_fraction))

@@ -1,4 +1,4 @@
-"""What an epsilon means: its unit, its view, its neighbours, how it was counted, and what that assumes.
+"""What an epsilon means: its unit, its view, its relation, how it was counted, and what that assumes.
 
 This package shows an epsilon to users in three ways only: a line is ``str()`` of a statement, a figure in a
 sentence is its :attr:`~PrivacyStatement.brief`, and a column of figures has a heading made by
@@ -13,15 +13,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from fl_privquant import checks
-from fl_privquant.errors import InvalidSpecError
-
-REPLACE_ONE = "one client's update replaced by any other"
-"""The neighbouring relation of every statement of this package."""
-
+from fl_privquant import _validation
+from fl_privquant.errors import MISSING, InvalidSpecError
 
 # No deployment has more honest clients than this, and larger sums take long to count.
-_MOST_HONEST = 100_000_000
+_MAX_HONEST = 100_000_000
 
 
 class Unit(StrEnum):
@@ -30,6 +26,49 @@ class Unit(StrEnum):
     COORDINATE = "coordinate release"
     ROUND = "client round"
     TOTAL = "client total"
+    RECORD = "record total"
+    """All that a run releases about one record, such as a patient of one of the hospitals."""
+
+
+class Relation(StrEnum):
+    """The neighboring relation: which two inputs an adversary can hardly tell apart.
+
+    If updates have norm C at most, a sum of updates moves by 2C under replace-one, and by C under the other
+    two. For Gaussian noise an epsilon of 4 for replace-one is about 1.8 for zero-out, so figures compare only
+    within one relation.
+
+    >>> print(Relation.ZERO_OUT, "is short for", Relation.ZERO_OUT.words)
+    zero-out is short for one client's update replaced by zero
+    """
+
+    REPLACE_ONE = "replace-one"
+    """Any update in place of any other: the strongest of the three for a given epsilon."""
+    ZERO_OUT = "zero-out"
+    """The encoding of zero in place of any update; everybody may know who took part."""
+    ADD_REMOVE = "add-remove"
+    """With and without the client. The view must hide who takes part."""
+
+    @property
+    def words(self) -> str:
+        """The relation as it reads in a sentence."""
+        return _RELATION_WORDS[self]
+
+    @property
+    def beside(self) -> Relation:
+        """The relation that is shown beside this one."""
+        return Relation.ZERO_OUT if self is Relation.REPLACE_ONE else Relation.REPLACE_ONE
+
+    @property
+    def distance(self) -> float:
+        """How far apart neighboring sums of updates can be, if updates have norm 1 at most."""
+        return 2.0 if self is Relation.REPLACE_ONE else 1.0
+
+
+_RELATION_WORDS = {
+    Relation.REPLACE_ONE: "one client's update replaced by any other",
+    Relation.ZERO_OUT: "one client's update replaced by zero",
+    Relation.ADD_REMOVE: "one client added or removed",
+}
 
 
 class ViewKind(StrEnum):
@@ -80,7 +119,7 @@ class StatedView:
             return cls(ViewKind(kind), *(int(number) for number in numbers.split(" to ") if number))
         except (ValueError, TypeError) as error:
             raise InvalidSpecError(
-                f"view: {text!r} is none; expected one such as 'local' or 'aggregate of 6 to 7'"
+                "view", text, "is none", "expected one such as 'local' or 'aggregate of 6 to 7'"
             ) from error
 
 
@@ -90,18 +129,20 @@ LOCAL_VIEW = StatedView()
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """An (epsilon, delta) with its meaning: unit, view, neighbours, method and assumptions.
+    """An (epsilon, delta) with its meaning: unit, view, relation, method and assumptions.
 
-    Guarantee: with P and Q the laws of all that the adversary sees, for two neighbouring inputs,
-    P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper bounds.
+    Guarantee: with P and Q the distributions of all that the adversary sees, for any two inputs
+    that the relation makes neighbors, P(S) <= e^epsilon Q(S) + delta for every set S. Both figures are upper
+    bounds.
 
     >>> statement = PrivacyStatement(1.0, 0.0, Unit.COORDINATE, method="exact")
-    >>> print(statement)
-    coordinate release, local view: ε = 1, δ = 0 for one client's update replaced by any other [exact]
+    >>> print(statement)  # doctest: +NORMALIZE_WHITESPACE
+    coordinate release, local view, replace-one: ε = 1, δ = 0 for one client's update replaced by any other
+    [exact]
     >>> print(statement.brief)
-    ε = 1, δ = 0 (coordinate release, local view)
+    ε = 1, δ = 0 (coordinate release, local view, replace-one)
     >>> print(PrivacyStatement.heading(Unit.TOTAL, View(20).stated))
-    ε, client total, aggregate view of 20
+    ε, client total, aggregate view of 20, replace-one
     """
 
     epsilon: float
@@ -110,58 +151,78 @@ class PrivacyStatement:
     """What is protected."""
     view: StatedView = LOCAL_VIEW
     """What the adversary sees."""
-    neighbours: str = REPLACE_ONE
-    """Which inputs are indistinguishable."""
+    relation: Relation = Relation.REPLACE_ONE
+    """Which inputs are neighbors."""
     method: str = "pld"
     """How it was counted: exact, pure, pld, rdp, blanket+pld, ..."""
     assumptions: tuple[str, ...] = ()
     """What must hold, in words."""
     scope: str = ""
     """Sizes that belong to the unit, such as "650 coordinates, 30 rounds"."""
+    norms: tuple[str, ...] = ()
+    """The norms of whole updates that the figures rely on: clients must clip to them."""
 
     def __post_init__(self) -> None:
         if not (self.epsilon >= 0.0 and 0.0 <= self.delta <= 1.0):
             raise InvalidSpecError(
-                f"epsilon {self.epsilon}, delta {self.delta}: expected epsilon >= 0 and delta in [0, 1]"
+                "epsilon, delta", (self.epsilon, self.delta), ", expected epsilon >= 0 and delta in [0, 1]"
             )
 
     def __str__(self) -> str:
         scope = f" ({self.scope})" if self.scope else ""
         assumed = f"; assumes {'; '.join(self.assumptions)}" if self.assumptions else ""
         return (
-            f"{self.unit}{scope}, {self.view.words}: {self.figures} for {self.neighbours} "
-            f"[{self.method}]{assumed}"
+            f"{self.unit}{scope}, {self.view.words}, {self.relation}: {self.figures} "
+            f"for {self._neighbors} [{self.method}]{assumed}"
         )
 
     @property
+    def _neighbors(self) -> str:
+        """The relation in words that fit the unit."""
+        words = self.relation.words
+        if self.unit is not Unit.RECORD:
+            return words
+        return words.replace("client's update", "record").replace("client", "record")
+
+    @property
     def figures(self) -> str:
-        """Epsilon and delta, rounded up for printing, for places that state unit and view beside them."""
+        """Epsilon and delta, rounded up for printing, for places that state their meaning beside them."""
         if math.isinf(self.epsilon):
             return "no privacy (ε is infinite)"
         return f"ε = {self.epsilon_cell}, δ = {self.delta_cell}"
 
     @property
     def brief(self) -> str:
-        """The figures with unit and view, to go into a sentence."""
-        return f"{self.figures} ({self.unit}, {self.view.words})"
+        """The figures with unit, view and relation, to go into a sentence."""
+        return f"{self.figures} ({self.meaning})"
+
+    @property
+    def meaning(self) -> str:
+        """Unit, view and relation, as they stand beside figures."""
+        return f"{self.unit}, {self.view.words}, {self.relation}"
 
     def above(self, epsilon: float, delta: float = 0.0) -> str:
         """A sentence that these figures exceed claimed ones, with the digits that small differences need."""
         claim = f"ε = {epsilon:.12g}, δ = {delta:.12g}"
         return (
-            f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.unit}, {self.view.words}) is "
+            f"certified ε = {self.epsilon:.12g}, δ = {self.delta:.12g} ({self.meaning}) is "
             f"above the claimed {claim}"
         )
 
     @staticmethod
-    def at_least(epsilon: float, unit: Unit, view: StatedView = LOCAL_VIEW) -> str:
-        """The text of a lower bound, such as an attack gives. It is no statement, but has unit and view."""
-        return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {view.words})"
+    def at_least(
+        epsilon: float,
+        unit: Unit,
+        view: StatedView = LOCAL_VIEW,
+        relation: Relation = Relation.REPLACE_ONE,
+    ) -> str:
+        """The text of a lower bound, such as an attack gives, with its unit, view and relation."""
+        return f"ε >= {math.floor(epsilon * 1e4) / 1e4:.4f} ({unit}, {view.words}, {relation})"
 
     @property
     def epsilon_number(self) -> str:
         """Epsilon, rounded up, as a bare number: for places that state everything else about it."""
-        return "∞" if math.isinf(self.epsilon) else _rounded_up(self.epsilon)
+        return "∞" if math.isinf(self.epsilon) else _round_up(self.epsilon)
 
     @property
     def epsilon_cell(self) -> str:
@@ -171,30 +232,43 @@ class PrivacyStatement:
     @property
     def delta_cell(self) -> str:
         """Delta, rounded up: for a column beside that of epsilon."""
-        return _rounded_up(self.delta)
+        return _round_up(self.delta)
 
     @staticmethod
-    def heading(unit: Unit, view: StatedView = LOCAL_VIEW, word: str = "ε") -> str:
-        """The heading of a column or an axis of epsilons: their unit and view."""
-        return f"{word}, {unit}, {view.words}"
+    def heading(
+        unit: Unit,
+        view: StatedView = LOCAL_VIEW,
+        word: str = "ε",
+        relation: Relation = Relation.REPLACE_ONE,
+    ) -> str:
+        """The heading of a column or an axis of epsilons: their unit, view and relation."""
+        return f"{word}, {unit}, {view.words}, {relation}"
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, for JSON."""
-        texts = {"unit": self.unit.value, "view": str(self.view)}
-        return {**asdict(self), **texts, "assumptions": list(self.assumptions)}
+        texts = {"unit": self.unit.value, "view": str(self.view), "relation": self.relation.value}
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return {**asdict(self), **texts, **lists}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> PrivacyStatement:
         """The statement that :meth:`to_dict` wrote."""
-        values = {"unit": Unit(content["unit"]), "view": StatedView.from_text(content["view"])}
-        return cls(**{**content, **values, "assumptions": tuple(content["assumptions"])})
+        values = {
+            "unit": Unit(content["unit"]),
+            "view": StatedView.from_text(content["view"]),
+            "relation": Relation(content["relation"]),
+        }
+        lists = {name: tuple(content[name]) for name in _LISTS}
+        return cls(**{**content, **values, **lists})
 
 
+# The fields of a statement that are lists in JSON.
+_LISTS = ("assumptions", "norms")
 # Below this, powers of ten are not normal floats, by which digits could be counted.
 _SMALLEST = 1e-290
 
 
-def _rounded_up(value: float) -> str:
+def _round_up(value: float) -> str:
     """The value rounded up to four significant digits."""
     if value == 0.0 or not math.isfinite(value):
         return f"{value:g}"
@@ -210,7 +284,7 @@ def _rounded_up(value: float) -> str:
     return f"{rounded:.4g}"
 
 
-@checks.naming_arguments
+@_validation.check_argument_names
 @dataclass(frozen=True)
 class View:
     """What the adversary sees: each client's codes (local), only sums of codes over clients, or only models.
@@ -229,28 +303,33 @@ class View:
     the local view, or for models that are not a function of a sum."""
     sampled: float | None = None
     """For the view of the models: the largest probability with which a client took part
-    (:mod:`fl_privquant.loss.subsampled`), which is 1 if the adversary may know who took part. None stands for
-    the two views of the server."""
+    (:mod:`fl_privquant.privacy_loss.amplification`), which is 1 if the adversary may know who took part.
+    None stands for the two views of the server."""
 
     def __post_init__(self) -> None:
-        if self.num_honest is not None and self.num_honest > _MOST_HONEST:
+        if self.num_honest is not None and self.num_honest > _MAX_HONEST:
             raise InvalidSpecError(
-                f"view: more than {_MOST_HONEST} honest clients in the sum; count fewer, which is safe"
+                "view",
+                MISSING,
+                f"more than {_MAX_HONEST} honest clients in the sum",
+                "count fewer, which is safe",
             )
         if self.num_honest is not None and self.num_honest < 1:
             raise InvalidSpecError(
-                f"view: {self.num_honest} honest clients in the sum; the protected client itself is one, so "
-                "lower corrupt or dropped"
+                "view",
+                self.num_honest,
+                "honest clients in the sum",
+                "the protected client itself is one, so lower corrupt or dropped",
             )
 
         if self.sampled is not None and not 0.0 < self.sampled <= 1.0:
-            raise InvalidSpecError(f"view: sampled {self.sampled} is outside (0, 1]")
+            raise InvalidSpecError("sampled", self.sampled, "is outside (0, 1]")
 
     @classmethod
     def aggregate(cls, num_clients: int, corrupt: int = 0, dropped: int = 0) -> View:
         """The view of an adversary who sees only the sum over ``num_clients``, some corrupt or dropped."""
         if corrupt < 0 or dropped < 0:
-            raise InvalidSpecError(f"view: corrupt {corrupt} and dropped {dropped} must not be negative")
+            raise InvalidSpecError("corrupt, dropped", (corrupt, dropped), "must not be negative")
         return cls(num_clients - corrupt - dropped)
 
     @property

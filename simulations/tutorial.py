@@ -39,9 +39,9 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting import Release, View, empirical_bound, statement_levels
-from fl_privquant.cli.plots import draw_error, draw_law
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.cli.plots import draw_distribution, draw_error
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from simulations.examples.scikit_learn.task import load_data, load_test_data
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -73,7 +73,7 @@ for name, planned in (("40 clients", plan), ("400 clients", more)):
 # ## What a mechanism is
 #
 # A mechanism turns one coordinate into one of a few integers, at random. The simplest one to look at is designed for
-# one coordinate and one release by itself: two bits, ε = 2. A linear program finds the best unbiased law on four
+# one coordinate and one release by itself: two bits, ε = 2. A linear program finds the best unbiased distribution on four
 # output values, and a search finds the values. What comes back is *certified*: its ε was computed in exact
 # arithmetic from the integers that are sampled from, and it is never above what was asked.
 
@@ -92,7 +92,7 @@ print(f"squared error    {mechanism.mse():.4f}   (uniform input in [-1, 1])")
 # %%
 peers = {name: pq.design(name, epsilon=2.0) for name in ("one_bit", "rqm")}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), dpi=80, layout="constrained")
-draw_law(left, mechanism)
+draw_distribution(left, mechanism)
 draw_error(right, {**peers, "optm": mechanism}, power=2)
 
 # %% [markdown]
@@ -133,8 +133,8 @@ for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
 #
 # ## Train with the plan, through secure aggregation
 #
-# An ordinary Flower app. Two lines are ours: the client's mods and the server's strategy. `SecureAggregationMod` masks
-# what `PrivQuantMod` encodes, so that the server can open the sum of a round and no single update. The client sets
+# An ordinary Flower app. Two lines are ours: the client's mod and the server's strategy. `PrivQuantMod`
+# encodes and masks each update, so that the server can open the sum of a round and no single update. The client sets
 # limits for itself: with those of the plan it refuses mechanisms that lose more for one coordinate. The inline
 # engine runs the app in this process; the same app runs on Ray and on a SuperLink.
 
@@ -176,7 +176,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 
 # Without the seed the noise comes from the operating system, as protection needs; a seed is for pages like this.
-private_client = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits, seed=0)])
+private_client = ClientApp(mods=[PrivQuantMod(**plan.client_limits, seed=0, secure_aggregation=True)])
 private_client.train()(train)
 plain_client = ClientApp()
 plain_client.train()(train)

@@ -8,8 +8,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fl_privquant.flower.engines.engine import load_app, seeded_sampling
-from fl_privquant.flower.engines.internals import dump_records
+from fl_privquant.flower._flower_internals import dump_records
+from fl_privquant.flower.simulation.engine import load_app, seed_sampling
 
 __all__ = ["client_app", "server_app"]
 
@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the named server app, and keep its state."""
     seed = context.run_config.get("privquant-sampling-seed")
     app = load_app(str(context.run_config["privquant-server-app"]), ServerApp)
-    with seeded_sampling(None if seed is None else int(seed)):
+    with seed_sampling(None if seed is None else int(seed)):
         app(grid, context)
     result = Path(str(context.run_config["privquant-result"]))
     temporary = result.with_name(result.name + ".new")

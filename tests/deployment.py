@@ -2,8 +2,6 @@
 
 What a real deployment spreads over machines, on one: each client is a SuperNode that knows nothing
 but its own configuration, every message crosses HTTPS, and server and client apps run in fresh processes.
-All of them have imported Flower and our package before they begin: see :mod:`tests.preloaded`. An app that
-brings the package with it imports its own.
 """
 
 from __future__ import annotations
@@ -13,46 +11,28 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
 
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.flower.engines.engine import Federation
-from tests.preloaded import Preloaded
+from fl_privquant.flower.simulation.engine import Federation
+from tests.ports import find_free_ports
 
-__all__ = ["MODULES", "Certificates", "DeploymentError", "Superlink", "make_certificates"]
+__all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
 _HOST = "127.0.0.1"
 _CONNECTION = "loopback"
-# Flower's programs as it installs them; the SuperLink and SuperNodes start some for every run and message.
-_SCRIPTS = {
-    "flower-superlink": "flwr.superlink.cli:flower_superlink",
-    "flower-supernode": "flwr.supernode.cli:flower_supernode",
-    "fl-privquant": "fl_privquant.cli.main:main",
-    "flwr": "flwr.cli.app:app",
-    "flower-superexec": "flwr.supercore.cli:flower_superexec",
-    "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
-    "flwr-serverapp": "flwr.superlink.cli:flwr_serverapp",
-}
-MODULES = (
-    *(name.partition(":")[0] for name in _SCRIPTS.values()),
-    *("flwr.clientapp", "flwr.serverapp.strategy", "nacl.public", "cryptography.x509", "httpcore"),
-    *("numba", "pulp", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats"),
-    # Optimizers import the last one when they are made.
-    *("sklearn.datasets", "torch", "torch._dynamo"),
-    *("fl_privquant.flower", "fl_privquant.flower.engines.internals", "tests.loaded_loops"),
-)
-"""What all processes of a deployment have imported."""
-
 _START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
 _RUN_SECONDS = 600.0
 _LOG_LINES = 40
 
@@ -79,8 +59,6 @@ class Superlink:
         Holds certificates, logs and Flower's home; temporary.
     federation
         How many SuperNodes, and their configuration.
-    preloaded
-        Has imported :data:`MODULES`.
     node_program
         The command that starts a SuperNode.
     """
@@ -89,12 +67,10 @@ class Superlink:
         self,
         directory: Path,
         federation: Federation,
-        preloaded: Preloaded,
         node_program: tuple[str, ...] = ("flower-supernode",),
     ) -> None:
         self.directory = directory
         self.federation = federation
-        self._preloaded = preloaded
         self._node_program = node_program
         self.home = directory / "home"
         self.environment = {
@@ -109,8 +85,7 @@ class Superlink:
         }
         self._lasting: dict[str, subprocess.Popen[bytes]] = {}
         self._numbers = itertools.count(1)
-        self._resources = contextlib.ExitStack()
-        self._programs = contextlib.ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Superlink:
         try:
@@ -123,23 +98,10 @@ class Superlink:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def _preload(self) -> None:
-        """Put programs that need not import anything before those of the environment."""
-        folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="pq"))
-        # Of their own, as they end with it.
-        preloaded = Preloaded(
-            *(Path(folder), [*MODULES, "tests.quick_flower"], _SCRIPTS, self.environment),
-            compared=["fl_privquant"],
-            within=self._preloaded,
-        )
-        programs = self._programs.enter_context(preloaded)
-        self.environment["PATH"] = os.pathsep.join([str(programs.path), self.environment["PATH"]])
-
     def _start(self) -> None:
         self.home.mkdir(parents=True)
-        self._preload()
         certificates = make_certificates(self.directory / "certificates")
-        port, *node_ports = _free_ports(1 + self.federation.num_clients)
+        port, *node_ports = find_free_ports(1 + self.federation.num_clients)
         tls = [
             f"--ssl-certfile={certificates.certificate}",
             f"--ssl-keyfile={certificates.key}",
@@ -204,16 +166,17 @@ class Superlink:
         if program is None:
             raise DeploymentError(f"{command[0]}: not found; install flwr")
         with (self.directory / f"{name}.log").open("wb") as log:
-            return self._resources.enter_context(
-                subprocess.Popen(
-                    [program, *command[1:]],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=self.environment,
-                    cwd=self.directory,
-                )
+            process = subprocess.Popen(
+                [program, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.directory,
+                start_new_session=True,
             )
+        self._processes.append(process)
+        return process
 
     def _wait_for(self, port: int, name: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -227,9 +190,15 @@ class Superlink:
             time.sleep(0.1)
 
     def _stop(self) -> None:
-        """End all processes: those that wait for Flower's see that they are gone."""
-        self._programs.close()
-        self._resources.close()
+        """End all processes, and those that they have started."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def make_certificates(directory: Path) -> Certificates:
@@ -280,16 +249,3 @@ def _flower_config(config: Mapping[str, object]) -> str:
 def _toml(value: object) -> str:
     # JSON writes texts, whole numbers and truth values as TOML does; floats need a point or an exponent.
     return repr(value) if isinstance(value, float) else json.dumps(value)
-
-
-def _free_ports(count: int) -> Iterator[int]:
-    """Ports that nobody listens on now, all different."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((_HOST, 0))
-        ports = [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-    return iter(ports)

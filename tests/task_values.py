@@ -9,9 +9,9 @@ __all__ = ["mean_of", "torch_task"]
 
 def torch_task(data: str = "digits", **options: Any) -> dict[str, Any]:
     """A torch model trained on one of our data sets."""
-    return {"_target_": "simulations.tasks.TorchTask", "name": data, "data": data, **options}
+    return {"_target_": "simulations.tasks.task.TorchTask", "name": data, "data": data, **options}
 
 
 def mean_of(dimension: int) -> dict[str, Any]:
     """The mean of vectors."""
-    return {"_target_": "simulations.tasks.MeanEstimation", "name": "mean", "dimension": dimension}
+    return {"_target_": "simulations.tasks.task.MeanEstimation", "name": "mean", "dimension": dimension}

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import fl_privquant
 from fl_privquant.cli.main import app
-from fl_privquant.mechanisms.registry import planned_mechanisms
+from fl_privquant.mechanisms.registry import default_mechanisms
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fl_privquant"
@@ -57,15 +57,16 @@ def test_every_public_name_is_documented(module_name: str) -> None:
 
 
 def test_a_method_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fl_privquant.Law.pmf, "__doc__", None)
-    assert undocumented("fl_privquant.law.law") == ["Law.pmf"]
+    monkeypatch.setattr(fl_privquant.OutputDistribution.pmf, "__doc__", None)
+    assert undocumented("fl_privquant.distributions.output_distribution") == ["OutputDistribution.pmf"]
 
 
 def missing_files(text: str) -> list[str]:
-    """Files of this repository that a page names in code quotes, and that are not there."""
-    named = re.findall(r"`([\w/]+\.(?:py|yaml))`", text)
-    folders = (ROOT, PACKAGE, ROOT / "simulations" / "report")
-    return [name for name in named if not any((folder / name).is_file() for folder in folders)]
+    """Files and folders of this repository that a page names in code quotes, and that are not there."""
+    named = re.findall(r"`([\w/]+(?:\.py|\.yaml|/))`", text)
+    simulations = ROOT / "simulations"
+    folders = (ROOT, PACKAGE, simulations, simulations / "runner", simulations / "report")
+    return [name for name in named if not any((folder / name).exists() for folder in folders)]
 
 
 @pytest.mark.parametrize("page", ["walk.md", "extending.md"])
@@ -152,7 +153,7 @@ def test_what_an_epsilon_means_is_what_the_command_prints() -> None:
 def test_bits_that_travel_are_those_of_the_study() -> None:
     study = ROOT / "simulations" / "studies" / "equal_budget" / "tables" / "equal_error.csv"
     table = pd.read_csv(study)
-    default = table[table["mechanism"] == planned_mechanisms(in_sum=True)[0]]
+    default = table[table["mechanism"] == default_mechanisms(in_sum=True)[0]]
     ends = default.groupby("num_clients")["bits_in_sum"].agg(["min", "max"])
     (few, some), (many, most) = ends.itertuples(index=False, name=None)
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

@@ -18,14 +18,14 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.accounting import Release, SpendingLedger
-from fl_privquant.cache import DesignCache
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError, LedgerDamagedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
-from fl_privquant.flower.checkpoint import CheckpointError
+from fl_privquant.flower.server.checkpoint import CheckpointError
+from fl_privquant.mechanisms._design_cache import DesignCache
 from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import ClientRound
-from fl_privquant.secagg.identities import read_known_clients
 from fl_privquant.secagg.messages import Invitation, UnmaskRequest
+from fl_privquant.secagg.signed.identities import read_known_clients
 from fl_privquant.secagg.wire import RoundId, Subset
 from tests.flower.apps import fedavg
 
@@ -108,7 +108,11 @@ def test_checkpoints(tmp_path: Path, version: Any) -> None:
     refused(
         CheckpointError,
         words,
-        lambda: CheckpointStrategy(PrivQuantStrategy(fedavg(), MECHANISM, 0.1), path).finished_rounds,
+        lambda: (
+            CheckpointStrategy(
+                PrivQuantStrategy(fedavg(), pq.Encoding(MECHANISM, clip=0.1)), path
+            ).finished_rounds
+        ),
     )
 
 

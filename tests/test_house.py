@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fl_privquant", "simulations", "tests", "docs")
-MOST_LINES_OF_A_FUNCTION = 60
+MAX_LINES_OF_A_FUNCTION = 60
 
 
 def long_functions(source: str) -> Iterator[str]:
@@ -19,7 +19,7 @@ def long_functions(source: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             lines = (node.end_lineno or first) - first + 1 - (ast.get_docstring(node) or "").count("\n")
-            if lines > MOST_LINES_OF_A_FUNCTION:
+            if lines > MAX_LINES_OF_A_FUNCTION:
                 yield f"{node.name}: {lines} lines"
 
 
@@ -49,7 +49,7 @@ def test_names_say_what_they_hold(room: str) -> None:
 
 ROOMS_OF_TESTS = {
     *(path.name for path in (ROOT / "fl_privquant").iterdir() if path.is_dir()),
-    *("simulations", "contract", "statistical", "adversary", "controls", "e2e"),
+    *("simulations", "contract", "adversary", "controls", "e2e"),
 }
 
 
@@ -93,7 +93,7 @@ def test_every_test_asserts_something() -> None:
 
 
 def test_a_long_function_is_noticed() -> None:
-    body = "\n".join("    total += 1" for _ in range(MOST_LINES_OF_A_FUNCTION))
+    body = "\n".join("    total += 1" for _ in range(MAX_LINES_OF_A_FUNCTION))
     assert list(long_functions(f"def short(total):\n{body[:-15]}")) == []
     assert list(long_functions(f"class Room:\n  @staticmethod\n  def long(total):\n{body}")) == [
         "long: 62 lines"

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import fl_privquant as pq
-from fl_privquant.mechanisms.registry import entry
+from fl_privquant.mechanisms.registry import get_entry
 
 __all__ = ["spec_fields", "typical"]
 
@@ -17,7 +17,7 @@ _RUN = {"num_clients": 100, "dimension": 1000}
 
 def spec_fields(name: str) -> set[str]:
     """The parameters that a mechanism takes."""
-    return {each.name for each in dataclasses.fields(entry(name).spec)}
+    return {each.name for each in dataclasses.fields(get_entry(name).spec)}
 
 
 @cache

@@ -16,55 +16,43 @@ from fl_privquant.accounting.accountant import (
     statement_levels,
 )
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
-from fl_privquant.accounting.audit import EmpiricalBound, empirical_bound
-from fl_privquant.accounting.client_sampling import (
-    ClientSampling,
-    CohortSampling,
-    FixedSampling,
-    PoissonSampling,
-    StrategySampling,
-)
-from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.accounting.planner import PlannedDesigns, plan, run_statement
+from fl_privquant.accounting.audit import EmpiricalBound, bound_of_outputs, empirical_bound
+from fl_privquant.accounting.canaries import Canaries, CanaryBound, audit_scores, guessing_bound
+from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
+from fl_privquant.accounting.ledgers.spending_ledger import SpendingLedger
 from fl_privquant.accounting.release import Release
-from fl_privquant.accounting.spending import SpendingLedger
-from fl_privquant.accounting.target import Plan, Target
-from fl_privquant.loss.norms import Norms
-from fl_privquant.mechanisms.wish import Wish
-from fl_privquant.statement import LOCAL, PrivacyStatement, StatedView, Unit, View, ViewKind
+from fl_privquant.mechanisms.requirements import RunRequirements
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, StatedView, Unit, View, ViewKind
 
 __all__ = [
     "LOCAL",
     "Accountant",
     "Aggregation",
     "Budget",
-    "ClientSampling",
-    "CohortSampling",
+    "Canaries",
+    "CanaryBound",
     "EmpiricalBound",
     "FederationLedger",
-    "FixedSampling",
-    "Norms",
     "PerClient",
-    "Plan",
-    "PlannedDesigns",
-    "PoissonSampling",
     "PrivacyStatement",
+    "Relation",
     "Release",
+    "RunRequirements",
     "SecureSum",
     "SimulatedSum",
     "SpendingLedger",
     "StatedView",
-    "StrategySampling",
     "SumOfCodes",
-    "Target",
     "Unit",
+    "UpdateNorms",
     "View",
     "ViewKind",
-    "Wish",
+    "audit_scores",
+    "bound_of_outputs",
     "coordinate_statement",
     "empirical_bound",
-    "plan",
+    "guessing_bound",
     "round_statement",
-    "run_statement",
     "statement_levels",
 ]

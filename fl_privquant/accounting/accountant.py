@@ -8,8 +8,8 @@ adversary who sees less. The statement gives the smallest total and names the wa
 
 Sampling the clients of a round does not reduce the privacy loss against the server, which draws them. Against
 an adversary who sees only the models and does not learn who took part, it does so for a whole round
-(*amplification*, :mod:`fl_privquant.loss.subsampled`), because a client takes part with all coordinates of
-its update or with none.
+(*amplification*, :mod:`fl_privquant.privacy_loss.amplification`), because a client takes part with all
+coordinates of its update or with none.
 """
 
 from __future__ import annotations
@@ -22,50 +22,61 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
-from fl_privquant import checks
+from fl_privquant import _validation
+from fl_privquant.accounting.records import record_parts, record_statement
 from fl_privquant.accounting.release import Release
-from fl_privquant.errors import BudgetExhaustedError, counted
-from fl_privquant.law.lattice import coarse_count
-from fl_privquant.loss.compose import (
+from fl_privquant.distributions.integer_distribution import round_count_down
+from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, pluralize
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.privacy_loss.amplification import Curve, curve_of, subsampled_loss
+from fl_privquant.privacy_loss.composition.compose import (
     Bound,
+    Composition,
     Moments,
     NamedLoss,
     Part,
-    composed_epsilon,
+    UpdateNorm,
+    compose_epsilon,
     epsilon_at_rate,
     pure_epsilon,
 )
-from fl_privquant.loss.distribution import ROUNDING, PrivacyLoss
-from fl_privquant.loss.norms import NO_NORMS, Norms
-from fl_privquant.loss.subsampled import Curve, curve_of, subsampled_loss
-from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import LOCAL, PrivacyStatement, StatedView, Unit, View, ViewKind
+from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
+from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, StatedView, Unit, View, ViewKind
 
 # How many losses and curves are kept in memory.
-_CACHED = 512
+_CACHE_SIZE = 512
 # If one quick bound is this many times another, it is assumed to stay larger when both are counted in full.
-_FAR = 1.5
+_FAR_FACTOR = 1.5
 # Updates with at least this many coordinates, most of them far inside the clip, are not counted by
 # coordinates.
-_MANY = 1000
-_SECURE = "secure randomness on the client"
-_SUM_ONLY = "the adversary sees sums only (secure aggregation)"
-_HONEST = "that many honest clients in each sum (corrupt and dropped ones are not counted)"
-_REALS = "exact real numbers: floats leak"
-_NORMS = "updates clipped to the stated norm"
-_MODELS = "the adversary sees only the models: the server is trusted, and nobody tells who took part"
-_DRAWN = "clients drawn anew each round, in secret"
-_NOT_CHOSEN = "which kinds of releases there were did not depend on what earlier ones showed"
-_FORGETFUL = "what a client answers, and whether, does not depend on rounds that it took part in before"
+_MANY_COORDINATES = 1000
+_ASSUMES_SECURE_RANDOMNESS = "secure randomness on the client"
+_ASSUMES_SUMS_ONLY = "the adversary sees sums only (secure aggregation)"
+_ASSUMES_HONEST_CLIENTS = "that many honest clients in each sum (corrupt and dropped ones are not counted)"
+_ASSUMES_EXACT_REALS = "exact real numbers: floats leak"
+_ASSUMES_CLIPPED_NORMS = "updates clipped to the stated norm"
+_ASSUMES_MODELS_ONLY = (
+    "the adversary sees only the models: the server is trusted, and nobody tells who took part"
+)
+_ASSUMES_FIXED_NUMBER = "each round draws the same number of clients, with or without the client"
+_SAMPLING_ASSUMPTION = "clients drawn anew each round, in secret"
+_ASSUMES_NONADAPTIVE_KINDS = "which kinds of releases there were did not depend on what earlier ones showed"
+_ASSUMES_MEMORYLESS_CLIENTS = (
+    "what a client answers, and whether, does not depend on rounds that it took part in before"
+)
+# In the name of a bound for zero-out that is the one for replace-one, which is never smaller.
+_BY_REPLACE_ONE = "replace-one bound"
 # The additional delta, as a share, for releases whose kind was chosen in view of earlier releases.
-_CHOSEN_SHARE = 0.01
-_MOST_RATE = 1e5
+_FILTER_DELTA_FRACTION = 0.01
+_MAX_RATE = 1e5
 # Points at which a round's privacy curve is computed before it is amplified: in full, and for quick bounds.
 _CURVE_POINTS, _QUICK_POINTS = 160, 80
 
 
-@checks.naming_arguments
+@_validation.check_argument_names
 @dataclass(frozen=True)
 class Budget:
     """The most that a client may spend over all releases: their total epsilon at this delta.
@@ -76,10 +87,16 @@ class Budget:
 
     epsilon: float
     delta: float = 0.0
+    unit: Unit = Unit.TOTAL
+    """What may cost that much: a client's whole run, or one record's (``Unit.RECORD``)."""
+    relation: Relation = Relation.REPLACE_ONE
+    """Which inputs are neighbors: updates of a client or, for a budget of a record, records."""
 
     def __post_init__(self) -> None:
-        checks.inside("budget", self.epsilon, "[0, inf]")
-        checks.inside("budget's delta", self.delta, "[0, 1)")
+        if self.unit not in (Unit.TOTAL, Unit.RECORD):
+            raise InvalidSpecError("unit", self.unit.value, "is not 'client total' or 'record total'")
+        _validation.check_in_interval("budget", self.epsilon, "[0, inf]")
+        _validation.check_in_interval("budget's delta", self.delta, "[0, 1)")
 
     @property
     def unlimited(self) -> bool:
@@ -87,7 +104,7 @@ class Budget:
         return math.isinf(self.epsilon)
 
 
-class _By(Enum):
+class _Basis(Enum):
     """What a release is counted by: its coordinates, a theorem, or its norm."""
 
     NORM = auto()
@@ -96,14 +113,14 @@ class _By(Enum):
 
 
 @dataclass(frozen=True)
-class _Way:
+class _CountingMethod:
     """A way to count releases: in the sum or in the local view, and by what."""
 
     in_sum: bool
-    by: _By
+    by: _Basis
 
 
-@checks.naming_arguments
+@_validation.check_argument_names
 class Accountant:
     """Counts the releases of one client.
 
@@ -137,7 +154,7 @@ class Accountant:
 
     def add(self, release: Release, count: int = 1) -> None:
         """Record that a release happened, ``count`` times."""
-        self._counts[release] = self._counts.get(release, 0) + checks.whole("count", count, 1)
+        self._counts[release] = self._counts.get(release, 0) + _validation.check_integer("count", count, 1)
 
     @property
     def num_releases(self) -> int:
@@ -169,18 +186,18 @@ class Accountant:
         after = Accountant(self._counts)
         after.add(release)
         for budget in budgets:
-            if budget.unlimited or after._quick(budget, chosen) <= budget.epsilon:
+            if budget.unlimited or after._quick_epsilon(budget, chosen) <= budget.epsilon:
                 continue
-            would = after.statement(budget.delta)
-            if after._is_chosen(budget, chosen):
+            would = after.budget_statement(budget)
+            if after._needs_filter(budget, chosen):
                 method = "rdp, for kinds that the server may have chosen by earlier answers"
                 would = dataclasses.replace(
-                    would, epsilon=after._filtered(budget), delta=budget.delta, method=method
+                    would, epsilon=after._filter_epsilon(budget), delta=budget.delta, method=method
                 )
             if would.epsilon <= budget.epsilon:
                 continue
             allowed = dataclasses.replace(would, epsilon=budget.epsilon, delta=budget.delta)
-            spent = (spent_at or self.statement)(budget.delta)
+            spent = self.budget_statement(budget) if spent_at is None else spent_at(budget.delta)
             needs_delta = math.isinf(would.epsilon) and 0.0 == budget.delta < release.mechanism.delta
             hint = "; the mechanism has a δ, so give the budget a larger one" if needs_delta else ""
             raise BudgetExhaustedError(
@@ -189,49 +206,91 @@ class Accountant:
                 spent,
             )
 
-    def _is_chosen(self, budget: Budget, chosen: bool) -> bool:
+    def _needs_filter(self, budget: Budget, chosen: bool) -> bool:
         """Whether an adaptive choice of kinds matters; at delta 0 the largest losses add up anyway."""
         return chosen and budget.delta > 0.0 and len(self._counts) > 1
 
-    def _quick(self, budget: Budget, chosen: bool) -> float:
-        if self._is_chosen(budget, chosen):
-            return self._filtered(budget)
-        return self.statement(budget.delta, refine=False).epsilon
+    def _quick_epsilon(self, budget: Budget, chosen: bool) -> float:
+        if self._needs_filter(budget, chosen):
+            return self._filter_epsilon(budget)
+        return self.budget_statement(budget, refine=False).epsilon
 
-    def _filtered(self, budget: Budget) -> float:
+    def _filter_epsilon(self, budget: Budget) -> float:
         """The epsilon of adaptively chosen releases, by a Rényi filter at a rate that the budget sets."""
         # Half of the share of delta is for infinite losses, which no moment covers.
-        log_delta = math.log(_CHOSEN_SHARE / 2.0) + math.log(budget.delta)
+        log_delta = math.log(_FILTER_DELTA_FRACTION / 2.0) + math.log(budget.delta)
         root = math.sqrt(-log_delta)
         # The best rate if losses are normal and use up the budget; any other rate would be valid too.
-        rate = root / max(math.sqrt(budget.epsilon - log_delta) - root, root / _MOST_RATE)
-        parts = [_at_rate(release, count, budget.delta, rate) for release, count in self._counts.items()]
-        largest = pure_epsilon(parts)
-        if math.fsum(part.count * part.loss.infinity for part in parts) >= math.exp(log_delta):
-            return largest
-        # Without infinite losses a moment may be below 1, but a release must never lower the total.
-        moments = math.fsum(max(part.count * part.loss.log_moment(rate), 0.0) for part in parts)
-        return min(largest, epsilon_at_rate(moments * (1.0 + ROUNDING), log_delta, rate))
+        rate = root / max(math.sqrt(budget.epsilon - log_delta) - root, root / _MAX_RATE)
+        if budget.unit is Unit.RECORD:
+            ways = record_parts(self._counts, budget.relation)
+            totals = [max(_filtered(parts, log_delta, rate) for parts in orders) for orders in ways]
+            return min(totals, default=math.inf)
+        parts = [
+            _best_part_at_rate(release.with_relation(budget.relation), count, budget.delta, rate)
+            for release, count in self._counts.items()
+        ]
+        return _filtered(parts, log_delta, rate)
 
-    def statement(self, delta: float, unit: Unit = Unit.TOTAL, refine: bool = True) -> PrivacyStatement:
-        """What all releases together cost the client at ``delta``; without ``refine`` by quick bounds."""
-        releases = list(self._counts.items())
-        bound, assumptions = _smallest(releases, delta, refine)
+    def budget_statement(self, budget: Budget, refine: bool = True) -> PrivacyStatement:
+        """What was spent of a budget: at its delta, in its unit and for its relation."""
+        if budget.unit is Unit.RECORD:
+            return record_statement(self._counts, budget.delta, budget.relation, refine)
+        return self.statement(budget.delta, refine=refine, relation=budget.relation)
+
+    def statement(
+        self,
+        delta: float,
+        unit: Unit = Unit.TOTAL,
+        refine: bool = True,
+        relation: Relation | None = None,
+    ) -> PrivacyStatement:
+        """What all releases together cost the client at ``delta``; without ``refine`` by quick bounds.
+
+        The relation is that of the releases, unless another one is given.
+        """
+        releases = [
+            (release if relation is None else release.with_relation(relation), count)
+            for release, count in self._counts.items()
+        ]
+        relations = {release.relation for release, _ in releases}
+        if len(relations) > 1:
+            raise InvalidSpecError(
+                "relation", " and ".join(sorted(relations)), "are mixed", "give the one to state"
+            )
+        stated = relations.pop() if relations else relation or Relation.REPLACE_ONE
+        least = _find_smallest_bound(releases, delta, refine)
         return PrivacyStatement(
-            epsilon=bound.epsilon,
-            delta=0.0 if bound.method == "pure" or math.isinf(bound.epsilon) else delta,
+            epsilon=least.epsilon,
+            delta=0.0 if least.composition in (Composition.PURE, Composition.NONE) else delta,
             unit=unit,
-            view=_view([release for release, _ in releases]),
-            method=bound.method,
-            assumptions=assumptions,
-            scope=_scope([release for release, _ in releases], self.num_releases, unit),
+            view=_stated_view([release for release, _ in releases]),
+            relation=stated,
+            method=least.method,
+            assumptions=least.assumptions,
+            scope=_scope_text([release for release, _ in releases], self.num_releases, unit),
+            norms=least.norms,
         )
 
 
 def coordinate_statement(mechanism: Mechanism) -> PrivacyStatement:
     """What one release of one coordinate costs in the local view: certified when the mechanism was made."""
-    assumptions = (_SECURE, _REALS) if mechanism.outputs_floats else (_SECURE,)
+    assumptions = (
+        (_ASSUMES_SECURE_RANDOMNESS, _ASSUMES_EXACT_REALS)
+        if mechanism.outputs_floats
+        else (_ASSUMES_SECURE_RANDOMNESS,)
+    )
     return dataclasses.replace(mechanism.statement, assumptions=assumptions)
+
+
+def _unit_statement(release: Release) -> PrivacyStatement:
+    """What one coordinate costs (the whole update, if that is encoded at once), at the mechanism's delta."""
+    mechanism = release.mechanism
+    if release.relation is Relation.REPLACE_ONE:
+        return coordinate_statement(mechanism)
+    dimension = release.dimension if mechanism.encodes_whole_updates else 1
+    single = dataclasses.replace(release, dimension=dimension, norms=NO_NORMS)
+    return Accountant([single]).statement(mechanism.delta, Unit(mechanism.unit))
 
 
 def round_statement(release: Release, delta: float) -> PrivacyStatement:
@@ -242,55 +301,83 @@ def round_statement(release: Release, delta: float) -> PrivacyStatement:
 def statement_levels(release: Release, rounds: int, delta: float) -> list[PrivacyStatement]:
     """Statements of one coordinate, one round and all rounds, for a client with the same release in each.
 
-    The last two are stated in the local view and, if the release has another view, in that one too.
+    The last two are stated in the local view and, if the release has another view, in that one too. All
+    have the relation of the release.
     """
-    local = release.seen(LOCAL)
+    local = release.with_view(LOCAL)
     views = [local] if release.view.is_local else [local, release]
-    levels = [coordinate_statement(release.mechanism)]
+    levels = [_unit_statement(local)]
     levels += [round_statement(seen, delta) for seen in views]
     return levels + [Accountant({seen: rounds}).statement(delta) for seen in views]
 
 
-def _smallest(
-    releases: list[tuple[Release, int]], delta: float, refine: bool
-) -> tuple[Bound, tuple[str, ...]]:
-    """The smallest total over all ways to count, and what it assumes."""
-    ways: list[tuple[float, _Way, list[Part], list[str]]] = []
+class _Total(NamedTuple):
+    """A total over all releases, and how it was counted."""
+
+    epsilon: float
+    composition: Composition
+    method: str
+    norms: tuple[UpdateNorm, ...]
+    assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, bound: Bound, losses: list[NamedLoss], assumptions: tuple[str, ...]) -> _Total:
+        """The total of these losses, with the names of their bounds before that of the composition."""
+        composition = Composition.NONE if math.isinf(bound.epsilon) else bound.method
+        if composition in (Composition.PURE, Composition.NONE):
+            method = str(composition)
+        else:
+            names = sorted({loss.name for loss in losses if loss.name})
+            method = "".join(f"{name}+" for name in names) + composition
+        norms = sorted({loss.norm for loss in losses if loss.norm is not None})
+        return cls(bound.epsilon, composition, method, tuple(norms), assumptions)
+
+
+def _find_smallest_bound(releases: list[tuple[Release, int]], delta: float, refine: bool) -> _Total:
+    """The smallest total over all ways to count."""
+    ways: list[tuple[float, _CountingMethod, list[Part], list[NamedLoss]]] = []
     sums = [False] if all(release.view.is_local for release, _ in releases) else [True, False]
     settled = False
-    for in_sum, by in product(sums, _By):
-        way = _Way(in_sum, by)
-        if by is not _By.NORM and (settled or (by is _By.THEOREM and not (refine and in_sum))):
+    for in_sum, by in product(sums, _Basis):
+        way = _CountingMethod(in_sum, by)
+        if by is not _Basis.NORM and (settled or (by is _Basis.THEOREM and not (refine and in_sum))):
             continue
-        if by is not _By.COORDINATES and not any(_applies(release, way, refine) for release, _ in releases):
-            continue
-        if by is _By.THEOREM and _is_surely_above(
-            _FAR * min(rough for rough, *_ in ways), releases, way, delta
+        if by is not _Basis.COORDINATES and not any(
+            _applies(release, way, refine) for release, _ in releases
         ):
             continue
-        counted = [_part(release, count, way, delta, refine) for release, count in releases]
-        parts = _merged(part for part, _ in counted)
-        names = sorted({name for _, name in counted if name})
-        quick = composed_epsilon(parts, delta, refine=False)
-        ways.append((quick.epsilon, way, parts, names))
-        tight = way == _Way(True, _By.NORM) and math.isfinite(quick.epsilon) and quick.method == "exact"
-        settled = settled or (tight and _far_inside(releases))
+        if by is _Basis.THEOREM and _is_surely_above(
+            _FAR_FACTOR * min(rough for rough, *_ in ways), releases, way, delta
+        ):
+            continue
+        counted = [_make_part(release, count, way, delta, refine) for release, count in releases]
+        parts = _merge_parts(part for part, _ in counted)
+        quick = compose_epsilon(parts, delta, refine=False)
+        ways.append((quick.epsilon, way, parts, [loss for _, loss in counted]))
+        tight = (
+            way == _CountingMethod(True, _Basis.NORM)
+            and math.isfinite(quick.epsilon)
+            and quick.method is Composition.EXACT
+        )
+        settled = settled or (tight and _is_far_inside_clip(releases))
     # Among equal totals the one of the local view is stated, because it assumes less.
     ways.sort(key=lambda counted: counted[1].in_sum)
     least = min(rough for rough, _, _, _ in ways)
-    bounds: list[tuple[Bound, tuple[str, ...]]] = []
-    for rough, way, parts, names in ways:
+    totals: list[_Total] = []
+    for rough, way, parts, losses in ways:
         # A quick bound that is far above another one will not fall below it when it is counted in full.
-        if rough <= _FAR * least or rough == least:
-            bound = composed_epsilon(parts, delta, refine)
-            assumed = _assumptions(releases, way)
-            if len(releases) > 1 and bound.method not in ("pure", "exact"):
-                assumed += (_NOT_CHOSEN,)
-            bounds.append((Bound(bound.epsilon, _method(bound, names)), assumed))
-    return min(bounds, key=lambda stated: stated[0].epsilon)
+        if rough <= _FAR_FACTOR * least or rough == least:
+            bound = compose_epsilon(parts, delta, refine)
+            assumed = _list_assumptions(releases, way)
+            if len(releases) > 1 and bound.method not in (Composition.PURE, Composition.EXACT):
+                assumed += (_ASSUMES_NONADAPTIVE_KINDS,)
+            totals.append(_Total.of(bound, losses, assumed))
+    return min(totals, key=lambda total: total.epsilon)
 
 
-def _is_surely_above(limit: float, releases: list[tuple[Release, int]], way: _Way, delta: float) -> bool:
+def _is_surely_above(
+    limit: float, releases: list[tuple[Release, int]], way: _CountingMethod, delta: float
+) -> bool:
     """Whether the quick total of releases counted in this way is known to be above the limit.
 
     It is then not needed, and what it would take long to compute for it is not either.
@@ -301,17 +388,27 @@ def _is_surely_above(limit: float, releases: list[tuple[Release, int]], way: _Wa
         if release.view.sampled is not None or len(losses) != 1 or losses[0].at_least is None:
             return False
         parts.append(Part(losses[0].at_least, losses[0].count * count))
-    return composed_epsilon(_merged(parts), delta, refine=False).epsilon > limit
+    return compose_epsilon(_merge_parts(parts), delta, refine=False).epsilon > limit
 
 
-def _at_rate(release: Release, count: int, delta: float, rate: float) -> Part:
+def _filtered(parts: list[Part], log_delta: float, rate: float) -> float:
+    """The epsilon of parts whose kinds were chosen adaptively, by their moments at a rate set before."""
+    largest = pure_epsilon(parts)
+    if math.fsum(part.count * part.loss.infinity for part in parts) >= math.exp(log_delta):
+        return largest
+    # Without infinite losses a moment may be below 1, but a release must never lower the total.
+    moments = math.fsum(max(part.count * part.loss.log_moment(rate), 0.0) for part in parts)
+    return min(largest, epsilon_at_rate(moments * (1.0 + ROUNDING), log_delta, rate))
+
+
+def _best_part_at_rate(release: Release, count: int, delta: float, rate: float) -> Part:
     """The release counted in the way whose moment at ``rate`` is the least."""
-    ways = product([False] if release.view.is_local else [False, True], (_By.NORM, _By.COORDINATES))
-    parts = [_part(release, count, _Way(*way), delta, refine=False)[0] for way in ways]
+    ways = product([False] if release.view.is_local else [False, True], (_Basis.NORM, _Basis.COORDINATES))
+    parts = [_make_part(release, count, _CountingMethod(*way), delta, refine=False)[0] for way in ways]
     return min(parts, key=lambda part: part.count * part.loss.log_moment(rate))
 
 
-def _far_inside(releases: list[tuple[Release, int]]) -> bool:
+def _is_far_inside_clip(releases: list[tuple[Release, int]]) -> bool:
     """Whether all updates have many coordinates, of which their L2 norm allows only few to be at the clip.
 
     Counting by coordinates would treat two such updates as at least twice as far apart as they can be. If the
@@ -319,7 +416,7 @@ def _far_inside(releases: list[tuple[Release, int]]) -> bool:
     holds for the local view, in which two updates are easier to distinguish than in a sum.
     """
     return all(
-        release.dimension >= _MANY
+        release.dimension >= _MANY_COORDINATES
         and release.norms.l2 is not None
         and 4.0 * release.norms.l2**2 <= release.dimension
         and not release.view.is_local
@@ -327,7 +424,7 @@ def _far_inside(releases: list[tuple[Release, int]]) -> bool:
     )
 
 
-def _merged(parts: Iterable[Part]) -> list[Part]:
+def _merge_parts(parts: Iterable[Part]) -> list[Part]:
     """The parts, with those of equal losses merged: releases with about as many clients share a loss."""
     counts: dict[int, tuple[Moments, int]] = {}
     for part in parts:
@@ -336,122 +433,141 @@ def _merged(parts: Iterable[Part]) -> list[Part]:
     return [Part(loss, count) for loss, count in counts.values()]
 
 
-def _method(bound: Bound, names: list[str]) -> str:
-    if math.isinf(bound.epsilon):
-        return "not private"
-    if bound.method == "pure":
-        return "pure"
-    return "".join(names) + bound.method
-
-
-def _applies(release: Release, way: _Way, refine: bool) -> bool:
+def _applies(release: Release, way: _CountingMethod, refine: bool) -> bool:
     """Whether a way other than by coordinates applies to the release."""
     return _sampled_loss(release, refine) is not None or bool(_whole_losses(release, way))
 
 
-def _view_counted(release: Release, way: _Way) -> View:
+def _counted_view(release: Release, way: _CountingMethod) -> View:
     in_sum = way.in_sum and not release.view.is_local
-    return View(coarse_count(release.view.honest_count)) if in_sum else LOCAL
+    return View(round_count_down(release.view.honest_count)) if in_sum else LOCAL
 
 
-def _whole_losses(release: Release, way: _Way) -> list[NamedLoss]:
+def _whole_losses(release: Release, way: _CountingMethod) -> list[NamedLoss]:
     """The losses of a whole update by its norm or by a theorem; empty where there are none."""
-    view = _view_counted(release, way)
-    if way.by is _By.NORM and release.norms != NO_NORMS:
-        return _update_losses(_Known.of(release), release.dimension, release.norms, view)
-    if way.by is _By.THEOREM and not view.is_local:
-        return _update_losses(_Known.of(release), release.dimension, NO_NORMS, view)
+    view = _counted_view(release, way)
+    if way.by is _Basis.NORM and release.norms != NO_NORMS:
+        return _update_losses(
+            _KnownMechanism.of(release), release.dimension, release.norms, view, release.relation
+        )
+    if way.by is _Basis.THEOREM and not view.is_local:
+        return _update_losses(
+            _KnownMechanism.of(release), release.dimension, NO_NORMS, view, release.relation
+        )
     return []
 
 
-def _part(release: Release, count: int, way: _Way, delta: float, refine: bool) -> tuple[Part, str]:
-    """The loss to compose for a release, and the name of its bound."""
+def _make_part(
+    release: Release, count: int, way: _CountingMethod, delta: float, refine: bool
+) -> tuple[Part, NamedLoss]:
+    """The loss to compose for a release, and the bound that it comes from."""
     sampled = _sampled_loss(release, refine)
     if sampled is not None:
-        return Part(sampled, count), "sampling+"
+        return Part(sampled, count), _say_what_is_counted(NamedLoss(sampled, "sampling"), release)
     if losses := _whole_losses(release, way):
-        least, units = _least(losses, count, delta, refine), 1
+        least, units = _choose_best_loss(losses, count, delta, refine), 1
     else:
-        known, view = _Known.of(release), _view_counted(release, way)
-        least, units = _unit_loss(known, view), release.mechanism.releases(release.dimension)
-    name = f"{least.name}+" if least.name else ""
-    return Part(least.loss, least.count * units * count), name
+        known, view = _KnownMechanism.of(release), _counted_view(release, way)
+        least = _unit_loss(known, view, release.relation)
+        units = release.mechanism.releases(release.dimension)
+    return Part(least.loss, least.count * units * count), _say_what_is_counted(least, release)
 
 
-def _least(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> NamedLoss:
+def _say_what_is_counted(loss: NamedLoss, release: Release) -> NamedLoss:
+    """The bound with a name that says so if it is the one for replace-one, although zero-out is wanted."""
+    if release.relation is not Relation.ZERO_OUT or loss.relation is not Relation.REPLACE_ONE:
+        return loss
+    return dataclasses.replace(loss, name="+".join(filter(None, [loss.name, _BY_REPLACE_ONE])))
+
+
+def _choose_best_loss(losses: list[NamedLoss], count: int, delta: float, refine: bool) -> NamedLoss:
     """The bound whose total is the least; those whose quick totals are close are composed in full."""
 
     def total(named: NamedLoss, refine: bool) -> float:
-        return composed_epsilon([Part(named.loss, named.count * count)], delta, refine).epsilon
+        return compose_epsilon([Part(named.loss, named.count * count)], delta, refine).epsilon
 
     quick = [total(named, False) for named in losses]
-    near = [named for named, epsilon in zip(losses, quick, strict=True) if epsilon <= _FAR * min(quick)]
+    near = [
+        named for named, epsilon in zip(losses, quick, strict=True) if epsilon <= _FAR_FACTOR * min(quick)
+    ]
     if refine and len(near) > 1:
         return min(near, key=lambda named: total(named, True))
     return losses[quick.index(min(quick))]
 
 
-@lru_cache(maxsize=_CACHED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _sampled_loss(release: Release, refine: bool) -> PrivacyLoss | None:
     """The loss of a round whose clients are drawn in secret; None where there is no amplification."""
     view = release.view
     if view.sampled is None or view.sampled == 1.0:
         return None
-    curve = _curve(release.seen(View(view.num_honest)), refine)
-    return None if curve is None else subsampled_loss(curve, view.sampled)
+    # The theorem needs the curve for replace-one, whatever the relation is: a client that was not drawn is
+    # replaced by another one.
+    certain = release.with_relation(Relation.REPLACE_ONE).with_view(View(view.num_honest))
+    curve = _epsilon_curve(certain, refine)
+    # Noise that is correlated ties a round to later ones, so that rounds are not amplified one by one.
+    rate = view.sampled if release.mechanism.handed is None else 1.0
+    return None if curve is None else subsampled_loss(curve, rate)
 
 
-@lru_cache(maxsize=_CACHED)
-def _curve(release: Release, refine: bool) -> Curve | None:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _epsilon_curve(release: Release, refine: bool) -> Curve | None:
     """The epsilon of the release by itself at many deltas."""
 
     def epsilon(delta: float) -> float:
-        return _smallest([(release, 1)], delta, refine)[0].epsilon
+        return _find_smallest_bound([(release, 1)], delta, refine).epsilon
 
     return curve_of(epsilon, epsilon(0.0), _CURVE_POINTS if refine else _QUICK_POINTS)
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownMechanism:
     """A mechanism identified by its bytes, so that equal mechanisms compute their losses once."""
 
     fingerprint: str
     mechanism: Mechanism = field(compare=False)
 
     @classmethod
-    def of(cls, release: Release) -> _Known:
+    def of(cls, release: Release) -> _KnownMechanism:
         return cls(release.fingerprint, release.mechanism)
 
 
-@lru_cache(maxsize=_CACHED)
-def _unit_loss(known: _Known, view: View) -> NamedLoss:
-    return known.mechanism.loss(view)
+@lru_cache(maxsize=_CACHE_SIZE)
+def _unit_loss(known: _KnownMechanism, view: View, relation: Relation) -> NamedLoss:
+    return known.mechanism.loss(view, relation)
 
 
-@lru_cache(maxsize=_CACHED)
-def _update_losses(known: _Known, dimension: int, norms: Norms, view: View) -> list[NamedLoss]:
-    return known.mechanism.update_losses(norms, dimension, view)
+@lru_cache(maxsize=_CACHE_SIZE)
+def _update_losses(
+    known: _KnownMechanism, dimension: int, norms: UpdateNorms, view: View, relation: Relation
+) -> list[NamedLoss]:
+    return known.mechanism.update_losses(norms, dimension, view, relation)
 
 
-def _assumptions(releases: list[tuple[Release, int]], way: _Way) -> tuple[str, ...]:
+def _list_assumptions(releases: list[tuple[Release, int]], way: _CountingMethod) -> tuple[str, ...]:
     released = [release for release, _ in releases]
-    assumed = [_SECURE]
+    assumed = [_ASSUMES_SECURE_RANDOMNESS]
     rates = [release.view.sampled for release in released if release.view.sampled is not None]
     if rates:
-        assumed.append(_MODELS)
+        assumed.append(_ASSUMES_MODELS_ONLY)
     if any(rate < 1.0 for rate in rates):
         rate = math.ceil(max(rates) * 1e4) / 1e4
-        assumed += [f"{_DRAWN}, each that would answer with probability {rate:g} at most", _FORGETFUL]
+        assumed += [
+            f"{_SAMPLING_ASSUMPTION}, each that would answer with probability {rate:g} at most",
+            _ASSUMES_MEMORYLESS_CLIENTS,
+        ]
+    if any(release.relation is Relation.ADD_REMOVE for release in released):
+        assumed.append(_ASSUMES_FIXED_NUMBER)
     if any(not release.view.is_local and (way.in_sum or release.view.sampled) for release in released):
-        assumed += [_HONEST] if rates else [_SUM_ONLY, _HONEST]
-    if way.by is _By.NORM:
-        assumed.append(_NORMS)
+        assumed += [_ASSUMES_HONEST_CLIENTS] if rates else [_ASSUMES_SUMS_ONLY, _ASSUMES_HONEST_CLIENTS]
+    if way.by is _Basis.NORM:
+        assumed.append(_ASSUMES_CLIPPED_NORMS)
     if any(release.mechanism.outputs_floats for release in released):
-        assumed.append(_REALS)
+        assumed.append(_ASSUMES_EXACT_REALS)
     return tuple(assumed)
 
 
-def _view(releases: list[Release]) -> StatedView:
+def _stated_view(releases: list[Release]) -> StatedView:
     views = [release.view for release in releases]
     models = any(view.sampled is not None for view in views)
     counts = sorted({view.num_honest for view in views if view.num_honest is not None})
@@ -462,10 +578,10 @@ def _view(releases: list[Release]) -> StatedView:
     return StatedView(kind, counts[0], counts[-1] if len(counts) > 1 else None)
 
 
-def _scope(releases: list[Release], rounds: int, unit: Unit) -> str:
+def _scope_text(releases: list[Release], rounds: int, unit: Unit) -> str:
     sizes = sorted({release.dimension for release in releases})
     if not sizes:
         return "nothing released"
     several = f"{sizes[0]} to {sizes[-1]} coordinates"
-    coordinates = counted(sizes[0], "coordinate") if len(sizes) == 1 else several
-    return coordinates if unit is Unit.ROUND else f"{coordinates}, {counted(rounds, 'round')}"
+    coordinates = pluralize(sizes[0], "coordinate") if len(sizes) == 1 else several
+    return coordinates if unit is Unit.ROUND else f"{coordinates}, {pluralize(rounds, 'round')}"

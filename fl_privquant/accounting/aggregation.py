@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
-from fl_privquant import checks
-from fl_privquant.cohort import checked_fraction, count_of, honest_clients
+from fl_privquant import _validation
+from fl_privquant.cohort import check_fraction, count_clients, min_honest_clients
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.statement import LOCAL, View
@@ -34,14 +34,14 @@ class Aggregation(ABC):
         """
 
     @abstractmethod
-    def adapted(self, mechanism: Mechanism) -> Mechanism:
+    def adapt_mechanism(self, mechanism: Mechanism) -> Mechanism:
         """The mechanism as clients must use it; InvalidSpecError if it does not suit the aggregation."""
 
-    def corrupt(self, num_clients: int) -> int:
+    def num_corrupt(self, num_clients: int) -> int:
         """Clients of a round that are counted as colluding with the server."""
         return 0
 
-    def lost(self, num_clients: int) -> int:
+    def num_lost(self, num_clients: int) -> int:
         """Clients of a round that may drop out."""
         return 0
 
@@ -51,14 +51,19 @@ class Aggregation(ABC):
         return self
 
     @property
-    def tells_participants(self) -> bool:
+    def reveals_participants(self) -> bool:
         """Whether clients, who may tell others, learn who else takes part in a round."""
         return False
 
     @property
-    def sums_exactly(self) -> bool:
+    def has_exact_sums(self) -> bool:
         """Whether sums are wide enough for any codes, and not only for those of honest clients."""
         return True
+
+    @property
+    def server_lies(self) -> bool:
+        """Whether the guarantee must hold against a server that does not follow the protocol."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class PerClient(Aggregation):
     def view(self, num_clients: int) -> View:
         return LOCAL
 
-    def adapted(self, mechanism: Mechanism) -> Mechanism:
+    def adapt_mechanism(self, mechanism: Mechanism) -> Mechanism:
         return mechanism
 
 
@@ -85,54 +90,57 @@ class SumOfCodes(PerClient):
 class _HonestSum(Aggregation):
     """A sum whose privacy is counted by the honest clients in it: those neither corrupt nor lost."""
 
-    corrupt_fraction: Annotated[float, checked_fraction] = 0.1
-    dropout_fraction: Annotated[float, checked_fraction] = 0.1
+    corrupt_fraction: Annotated[float, check_fraction] = 0.1
+    dropout_fraction: Annotated[float, check_fraction] = 0.1
     exact_sums: bool = False
 
     def __post_init__(self) -> None:
-        checks.check_declared(self)
+        _validation.check_declared(self)
 
     def view(self, num_clients: int) -> View:
-        honest = honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
+        honest = min_honest_clients(num_clients, self.corrupt_fraction, self.dropout_fraction)
         if honest < 1:
             raise InvalidSpecError(
-                f"num_clients: {num_clients} in a round, minus {self.corrupt(num_clients)} corrupt and "
-                f"{self.lost(num_clients)} lost, leave no honest client in the sum; ask more clients, or "
-                f"lower corrupt_fraction ({self.corrupt_fraction:g}) or dropout_fraction "
-                f"({self.dropout_fraction:g})"
+                "num_clients",
+                num_clients,
+                f"in a round, minus {self.num_corrupt(num_clients)} corrupt and "
+                f"{self.num_lost(num_clients)} lost, leave no honest client in the sum",
+                f"ask more clients, or lower corrupt_fraction ({self.corrupt_fraction:g}) or "
+                f"dropout_fraction ({self.dropout_fraction:g})",
             )
         return View(honest)
 
-    def corrupt(self, num_clients: int) -> int:
-        return count_of(self.corrupt_fraction, num_clients)
+    def num_corrupt(self, num_clients: int) -> int:
+        return count_clients(self.corrupt_fraction, num_clients)
 
-    def lost(self, num_clients: int) -> int:
-        return count_of(self.dropout_fraction, num_clients)
+    def num_lost(self, num_clients: int) -> int:
+        return count_clients(self.dropout_fraction, num_clients)
 
     @property
     def if_all_honest(self) -> Aggregation:
         return replace(self, corrupt_fraction=0.0, dropout_fraction=0.0)
 
     @property
-    def tells_participants(self) -> bool:
-        # Each client learns the ids of its neighbours, with whom it masks, and corrupt clients tell others.
+    def reveals_participants(self) -> bool:
+        # Each client learns the ids of its neighbors, with whom it masks, and corrupt clients tell others.
         return self.corrupt_fraction > 0.0
 
     @property
-    def sums_exactly(self) -> bool:
+    def has_exact_sums(self) -> bool:
         return self.exact_sums
 
-    def adapted(self, mechanism: Mechanism) -> Mechanism:
+    def adapt_mechanism(self, mechanism: Mechanism) -> Mechanism:
         summed = mechanism.for_sums()
         if not summed.summable:
             raise InvalidSpecError(
-                f"mechanism {mechanism.name!r} does not give integers that can be summed, which secure "
-                "aggregation needs"
+                "mechanism",
+                mechanism.name,
+                "does not give integers that can be summed, which secure aggregation needs",
             )
         return summed
 
 
-@checks.naming_arguments
+@_validation.check_argument_names
 @dataclass(frozen=True)
 class SimulatedSum(_HonestSum):
     """The server adds codes up in the open, and privacy is counted as if it saw only their sum.
@@ -153,7 +161,7 @@ class SimulatedSum(_HonestSum):
     simulated: ClassVar[str] = "codes are added up in the open and counted as if only their sum were seen"
 
 
-@checks.naming_arguments
+@_validation.check_argument_names
 @dataclass(frozen=True)
 class SecureSum(_HonestSum):
     """The server learns the sum of the codes of a round's clients and nothing else.
@@ -168,12 +176,13 @@ class SecureSum(_HonestSum):
         rounded up to whole clients (:mod:`fl_privquant.cohort`). A round that loses more gives no sum.
     exact_sums
         Whether the sum has room for any codes. Otherwise it has room for the sums of honest clients, except
-        with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.sum_ring`), which takes fewer bits; the
+        with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.modular_sum`), which takes fewer bits; the
         server then tests the energy of a sum instead of its range.
     server_may_lie, num_neighbors, threshold, identities
         As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the public keys, by node id, of
         clients that sign, or the operator's list of known clients
-        (:func:`~fl_privquant.secagg.identities.read_known_clients`), against which nodes identify themselves.
+        (:func:`~fl_privquant.secagg.signed.identities.read_known_clients`), against which nodes identify
+        themselves.
     timeout
         Seconds that a stage of the protocol may take.
 
@@ -185,4 +194,8 @@ class SecureSum(_HonestSum):
     num_neighbors: int | None = None
     threshold: int | None = None
     identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
-    timeout: Annotated[float, checks.number_in("(0, inf]")] = 600.0
+    timeout: Annotated[float, _validation.number_between("(0, inf]")] = 600.0
+
+    @property
+    def server_lies(self) -> bool:
+        return self.server_may_lie

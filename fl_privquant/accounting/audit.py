@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant.array_types import Floats
+from fl_privquant._array_types import Floats
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.sampling.stream import RandomStream
@@ -33,9 +33,9 @@ Counts = NDArray[np.int64]
 
 _INPUTS = (-1.0, -0.6, -0.2, 0.0, 0.2, 0.6, 1.0)
 # If there are more outputs than this, they are grouped by quantiles.
-_MOST_OUTPUTS = 512
+_MAX_OUTPUTS = 512
 # Share of the draws that is used to choose the pair of inputs and the set of outputs.
-_SEARCH = 0.25
+_SEARCH_FRACTION = 0.25
 
 
 @dataclass(frozen=True)
@@ -91,49 +91,96 @@ def empirical_bound(
     """
     if not 0.5 < confidence < 1.0 or num_draws < 1000 or len(inputs) < 2:
         raise InvalidSpecError(
-            f"confidence {confidence}, num_draws {num_draws}, {len(inputs)} inputs: expected a confidence "
-            "between 0.5 and 1, 1000 draws or more and two inputs or more"
+            "confidence, num_draws, inputs",
+            (confidence, num_draws, len(inputs)),
+            ", expected a confidence between 0.5 and 1, 1000 draws or more and two inputs or more",
         )
     if mechanism.unit != Unit.COORDINATE.value:
-        raise InvalidSpecError(f"{mechanism.name}: encodes whole updates; the attack is on one coordinate")
-    search = max(int(_SEARCH * num_draws), 500)
-    samples = [_outputs(mechanism, x, search, rng) for x in inputs]
+        raise InvalidSpecError(
+            "mechanism", mechanism.name, "encodes whole updates", "the attack is on one coordinate"
+        )
+    search = max(int(_SEARCH_FRACTION * num_draws), 500)
+    samples = [_draw_outputs(mechanism, x, search, rng) for x in inputs]
     points = np.unique(np.concatenate(samples))
-    if points.size > _MOST_OUTPUTS:
-        points = np.unique(np.quantile(np.concatenate(samples), np.linspace(0.0, 1.0, _MOST_OUTPUTS)))
-    halves = [np.array([_counts(outputs[part::2], points) for outputs in samples]) for part in (0, 1)]
-    pair, chosen = _best(halves[0], halves[1], mechanism.delta, confidence)
+    if points.size > _MAX_OUTPUTS:
+        points = np.unique(np.quantile(np.concatenate(samples), np.linspace(0.0, 1.0, _MAX_OUTPUTS)))
+    halves = [np.array([_count_outputs(outputs[part::2], points) for outputs in samples]) for part in (0, 1)]
+    pair, chosen = _find_best_test(halves[0], halves[1], mechanism.delta, confidence)
     fresh = num_draws - search
-    hits = np.array([_counts(_outputs(mechanism, inputs[i], fresh, rng), points)[chosen].sum() for i in pair])
+    hits = np.array(
+        [_count_outputs(_draw_outputs(mechanism, inputs[i], fresh, rng), points)[chosen].sum() for i in pair]
+    )
     return EmpiricalBound(
-        lower=float(_lower(hits[:1], hits[1:], fresh, mechanism.delta, confidence)[0]),
+        lower=float(_lower_bound(hits[:1], hits[1:], fresh, mechanism.delta, confidence)[0]),
         claimed_epsilon=mechanism.epsilon,
         claimed_delta=mechanism.delta,
         confidence=confidence,
         inputs=(inputs[pair[0]], inputs[pair[1]]),
-        outputs=_described(points, chosen),
+        outputs=_describe_outputs(points, chosen),
         num_draws=fresh,
     )
 
 
-def _outputs(mechanism: Mechanism, x: float, count: int, rng: RandomStream | None) -> Floats:
+def bound_of_outputs(
+    outputs: ArrayLike, others: ArrayLike, claimed: PrivacyStatement, confidence: float = 0.95
+) -> EmpiricalBound:
+    """The lower bound on epsilon from recorded outputs for the two inputs -1 and 1.
+
+    Parameters
+    ----------
+    outputs
+        Codes or decoded values of coordinates that were -1, in units of the clip: those of canaries.
+    others
+        The same number of them for coordinates that were 1.
+    claimed
+        The statement of one coordinate that is attacked.
+    confidence
+        Probability with which the bound holds.
+    """
+    recorded = [np.asarray(values, dtype=np.float64).ravel() for values in (outputs, others)]
+    count = min(values.size for values in recorded)
+    if count < 1000:
+        raise InvalidSpecError("outputs", count, "are recorded for an input", "record 1000 or more of each")
+    points = np.unique(np.concatenate(recorded))
+    if points.size > _MAX_OUTPUTS:
+        points = np.unique(np.quantile(points, np.linspace(0.0, 1.0, _MAX_OUTPUTS)))
+    search = int(_SEARCH_FRACTION * count)
+    parts = (slice(0, search, 2), slice(1, search, 2), slice(search, count))
+    first, second, fresh = (
+        np.array([_count_outputs(values[part], points) for values in recorded]) for part in parts
+    )
+    pair, chosen = _find_best_test(first, second, claimed.delta, confidence)
+    hits = fresh[list(pair)][:, chosen].sum(axis=1)
+    lower = _lower_bound(hits[:1], hits[1:], count - search, claimed.delta, confidence)
+    return EmpiricalBound(
+        lower=float(lower[0]),
+        claimed_epsilon=claimed.epsilon,
+        claimed_delta=claimed.delta,
+        confidence=confidence,
+        inputs=((-1.0, 1.0)[pair[0]], (-1.0, 1.0)[pair[1]]),
+        outputs=_describe_outputs(points, chosen),
+        num_draws=count - search,
+    )
+
+
+def _draw_outputs(mechanism: Mechanism, x: float, count: int, rng: RandomStream | None) -> Floats:
     return mechanism.decode(mechanism.encode(np.full(count, x), rng=rng))
 
 
-def _counts(values: Floats, points: Floats) -> NDArray[np.int64]:
+def _count_outputs(values: Floats, points: Floats) -> NDArray[np.int64]:
     """How many values lie from each point up to the next one."""
     index = np.clip(np.searchsorted(points, values, side="right") - 1, 0, points.size - 1)
     return np.bincount(index, minlength=points.size)
 
 
-def _best(
+def _find_best_test(
     counts: Counts, others: Counts, delta: float, confidence: float
 ) -> tuple[tuple[int, int], NDArray[np.intp]]:
     """The pair of inputs and the set of outputs with the largest bound.
 
-    If both laws were known, a set of the outputs with the largest ratios would be best. Ratios of counts are
-    noisy if there are many outputs, so half-lines of outputs are tried too. One half of the draws suggests
-    sets, and the other half judges them.
+    If both distributions were known, a set of the outputs with the largest ratios would be best. Ratios of
+    counts are noisy if there are many outputs, so half-lines of outputs are tried too. One half of the draws
+    suggests sets, and the other half judges them.
     """
     best, pair, chosen = -math.inf, (0, 1), np.arange(1)
     total = int(others[0].sum())
@@ -145,14 +192,14 @@ def _best(
             ratios = (counts[i] + 0.5) / (counts[j] + 0.5)
             for order in (np.argsort(-ratios, kind="stable"), upwards, upwards[::-1]):
                 hits, misses = np.cumsum(others[i][order]), np.cumsum(others[j][order])
-                lower = _lower(hits, misses, total, delta, confidence)
+                lower = _lower_bound(hits, misses, total, delta, confidence)
                 at = int(np.argmax(lower))
                 if lower[at] > best:
                     best, pair, chosen = float(lower[at]), (i, j), order[: at + 1]
     return pair, chosen
 
 
-def _lower(
+def _lower_bound(
     hits: NDArray[np.int64], misses: NDArray[np.int64], total: int, delta: float, confidence: float
 ) -> Floats:
     """The bound from how often a set was hit under the first input and under the second."""
@@ -163,7 +210,7 @@ def _lower(
         return np.asarray(np.maximum(np.log(np.maximum(least - delta, 0.0)) - np.log(most), 0.0))
 
 
-def _described(points: Floats, chosen: NDArray[np.intp]) -> str:
+def _describe_outputs(points: Floats, chosen: NDArray[np.intp]) -> str:
     if chosen.size == 1:
         return f"output {points[chosen[0]]:.4g}"
     return f"{chosen.size} of {points.size} outputs"

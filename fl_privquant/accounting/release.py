@@ -12,28 +12,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fl_privquant import checks
-from fl_privquant.errors import InvalidSpecError, one_line
-from fl_privquant.loss.norms import NO_NORMS, Norms
+from fl_privquant import _validation
+from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.statement import LOCAL, View
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
+from fl_privquant.statement import LOCAL, Relation, View
 
-_MOST_COORDINATES = 1 << 48
+_MAX_COORDINATES = 1 << 48
 _NO_NORM = "-"
 
 
-def fingerprint(blob: bytes) -> str:
+def check_relation(relation: Relation, view: View) -> None:
+    """Refuse add-remove where the adversary sees who takes part."""
+    if relation is Relation.ADD_REMOVE and (view.sampled is None or view.sampled == 1.0):
+        raise InvalidSpecError(
+            "relation",
+            relation.value,
+            f"needs a view that hides who takes part, but the {view.stated.words} shows it",
+            f"state {Relation.ZERO_OUT} instead, or draw clients in secret and state the models view",
+        )
+
+
+def compute_fingerprint(blob: bytes) -> str:
     """The fingerprint of a mechanism: 32 hexadecimal digits of the SHA-256 of its bytes."""
     return hashlib.sha256(blob).hexdigest()[:32]
 
 
-@checks.naming_arguments
+@_validation.check_argument_names
 @dataclass(frozen=True, eq=False)
 class Release:
     """One encoded update of one client, which is all that leaves the client in a round.
 
-    Two releases are equal if all that their privacy loss depends on is equal: mechanism, dimension, view and
-    norms.
+    Two releases are equal if all that their privacy loss depends on is equal: mechanism, dimension, view,
+    norms and relation.
+
+    Raises
+    ------
+    InvalidSpecError
+        If the relation is add-remove and the view shows who takes part.
     """
 
     mechanism: Mechanism
@@ -42,11 +58,14 @@ class Release:
     """Number of coordinates."""
     view: View = LOCAL
     """What the adversary sees of the release."""
-    norms: Norms = NO_NORMS
+    norms: UpdateNorms = NO_NORMS
     """The norms that updates were clipped to before they were encoded, in units of the coordinate clip."""
+    relation: Relation = Relation.REPLACE_ONE
+    """Which inputs are neighbors when the release is counted."""
 
     def __post_init__(self) -> None:
-        checks.whole("dimension", self.dimension, 1, _MOST_COORDINATES)
+        _validation.check_integer("dimension", self.dimension, 1, _MAX_COORDINATES)
+        check_relation(self.relation, self.view)
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
 
     @cached_property
@@ -55,49 +74,62 @@ class Release:
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint(self.blob)
+        return compute_fingerprint(self.blob)
 
     @cached_property
-    def kind(self) -> tuple[str, int, Norms]:
-        """All that identifies a release except for its view: fingerprint, dimension and norms."""
+    def kind(self) -> tuple[str, int, UpdateNorms]:
+        """What identifies a release, except for view and relation: fingerprint, dimension and norms."""
         return (self.fingerprint, self.dimension, self.norms)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Release) and (self.kind, self.view) == (other.kind, other.view)
+        return isinstance(other, Release) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.view))
+        return hash(self._identity)
 
-    def seen(self, view: View) -> Release:
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        return (self.kind, self.view, self.relation)
+
+    def with_view(self, view: View) -> Release:
         """The same release in another view."""
-        if view == self.view:
+        return self._restate(view, self.relation)
+
+    def with_relation(self, relation: Relation) -> Release:
+        """The same release, counted for another neighboring relation."""
+        return self._restate(self.view, relation)
+
+    def _restate(self, view: View, relation: Relation) -> Release:
+        if (view, relation) == (self.view, self.relation):
             return self
-        other = dataclasses.replace(self, view=view)
+        other = dataclasses.replace(self, view=view, relation=relation)
         # The mechanism is the same: its bytes need not be made and hashed again.
         other.__dict__.update(blob=self.blob, fingerprint=self.fingerprint)
         return other
 
     @cached_property
     def text(self) -> str:
-        """The release without its view as a line of text: fingerprint, dimension, L2 norm and L1 norm.
+        """The release without its view as a line of text: fingerprint, dimension, and the norms.
 
         Norms are written as hexadecimal floats, which are exact, and as ``-`` where there is none.
 
         >>> import fl_privquant as pq
-        >>> Release(pq.design("one_bit", epsilon=0.5), 10, norms=Norms(l2=2.0)).text.split()[1:]
-        ['10', '0x1.0000000000000p+1', '-']
+        >>> Release(pq.design("one_bit", epsilon=0.5), 10, norms=UpdateNorms(l2=2.0)).text.split()[1:]
+        ['10', '0x1.0000000000000p+1', '-', '-', '-']
         """
-        norms = (_NO_NORM if norm is None else norm.hex() for norm in (self.norms.l2, self.norms.l1))
+        norms = (_NO_NORM if norm is None else norm.hex() for norm in dataclasses.astuple(self.norms))
         return " ".join([self.fingerprint, str(self.dimension), *norms])
 
     @classmethod
     def from_text(cls, text: str, mechanisms: Mapping[str, Mechanism], view: View = LOCAL) -> Release:
         """The release that :attr:`text` describes; its mechanism is looked up by the fingerprint."""
         name, dimension, *bounds = text.split(" ")
-        if name not in mechanisms or len(bounds) != len(dataclasses.fields(Norms)):
-            raise InvalidSpecError(f"ledger: {one_line(text)!r} is not a release of a known mechanism")
-        l2, l1 = (None if bound == _NO_NORM else float.fromhex(bound) for bound in bounds)
-        release = cls(mechanisms[name], int(dimension), view, Norms(l2, l1))
+        if name not in mechanisms or len(bounds) != len(dataclasses.fields(UpdateNorms)):
+            raise InvalidSpecError("ledger", text, "is not a release of a known mechanism")
+        norms = UpdateNorms(*(None if bound == _NO_NORM else float.fromhex(bound) for bound in bounds))
+        release = cls(mechanisms[name], int(dimension), view, norms)
         if release.fingerprint != name:
-            raise InvalidSpecError(f"ledger: the bytes of mechanism {name} do not have that fingerprint")
+            raise InvalidSpecError(
+                "ledger", MISSING, f"the bytes of mechanism {name} do not have that fingerprint"
+            )
         return release

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_privquant.cli.layout import Column, output_console, print_table
-from fl_privquant.cli.printing import say
-from fl_privquant.errors import counted
-from fl_privquant.flower.pilot import run_app_pilot
+from fl_privquant.cli.layout import Column, output_console, print_sentence, print_table
+from fl_privquant.errors import pluralize
+from fl_privquant.flower.simulation.pilot import run_app_pilot
 
 _QUANTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "largest": 1.0}
 
@@ -17,8 +16,8 @@ _QUANTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "largest": 1.0}
 def measure_and_print(folder: Path, clients: int, rounds: int, run_config: str, node_config: str) -> None:
     """Train an app's clients without protection, and print the norms of their updates and a usual clip."""
     console = output_console()
-    trained = f"{counted(clients, 'simulated client')} of the app for {counted(rounds, 'round')}"
-    say(
+    trained = f"{pluralize(clients, 'simulated client')} of the app for {pluralize(rounds, 'round')}"
+    print_sentence(
         console,
         f"This trains {trained} WITHOUT PROTECTION: nothing is encoded, and no ε counts it. Use it with "
         "public data, or with your own.",
@@ -29,9 +28,9 @@ def measure_and_print(folder: Path, clients: int, rounds: int, run_config: str, 
         [str(number), *(f"{np.quantile(norms, share):.3g}" for share in _QUANTILES.values())]
         for number, norms in enumerate(pilot.norms, 1)
     ]
-    title = f"L2 norms of updates ({counted(pilot.dimension, 'coordinate')}), quantiles over clients"
+    title = f"L2 norms of updates ({pluralize(pilot.dimension, 'coordinate')}), quantiles over clients"
     print_table(console, columns, rows, title)
-    say(
+    print_sentence(
         console,
         f"The median of all is {pilot.l2_clip:g}. Plan with it: target.plan(dimension={pilot.dimension}, "
         f"l2_clip={pilot.l2_clip:g}). A smaller clip cuts more updates, and a larger one adds noise in "

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.design.free import design_free, least_outer_value, place_knots
+from fl_privquant.distributions.input_density import UniformDensity
 from fl_privquant.errors import PrivQuantError
-from fl_privquant.law.density import UniformDensity
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import Variant, design, entry, mechanisms, scout_mechanism
+from fl_privquant.mechanisms.registry import available_mechanisms, design, get_entry, pilot_mechanism
+from fl_privquant.mechanisms.spec import Variant
+from fl_privquant.optimize.optm.free import design_free, min_outer_value, place_knots
 
 CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The epsilons of the points of a curve."""
@@ -23,13 +24,13 @@ CURVE_LEVELS = (4, 8, 16)
 """Numbers of levels, with one column of plots for each."""
 
 # A design is called worse than another if its error is larger by more than this factor.
-_SAME = 1.002
+_SAME_ERROR_FACTOR = 1.002
 _MANY_LEVELS = 97
 _LIMIT_KNOTS = 33
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonRow:
     """One row of a comparison: a designed mechanism, or the reason why there is none."""
 
     label: str
@@ -38,7 +39,7 @@ class Compared:
     reason: str = ""
 
     @property
-    def largest_code(self) -> int | None:
+    def max_code(self) -> int | None:
         """The largest integer that one client adds to a sum; None where codes are not a lattice."""
         return None if self.mechanism is None else self.mechanism.max_code
 
@@ -55,15 +56,15 @@ class StuckSearch:
     label: str
     mean_squared_error: float
     container: str
-    least_error: float
+    min_error: float
 
 
-def variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, Variant]]:
+def list_variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, Variant]]:
     """The label, name and variant of each mechanism that is compared."""
     return [
         (f"{name} {variant.suffix}".strip(), name, variant)
-        for name in names or mechanisms()
-        for variant in entry(name).spec.variants
+        for name in names or available_mechanisms()
+        for variant in get_entry(name).spec.variants
     ]
 
 
@@ -74,7 +75,7 @@ def compare(
     names: tuple[str, ...] | None = None,
     cache: bool = True,
     dimension: int = 1,
-) -> Iterator[Compared]:
+) -> Iterator[ComparisonRow]:
     """A row for each mechanism, as soon as it is designed.
 
     Mechanisms with a fixed number of levels keep it; those without privacy ignore epsilon. Those that encode
@@ -86,32 +87,32 @@ def compare(
         "objective": objective,
         "dimension": dimension,
     }
-    for label, name, variant in variants(names):
-        spec = entry(name).spec
-        chosen = spec.accepted(wanted) | dict(variant.parameters)
+    for label, name, variant in list_variants(names):
+        spec = get_entry(name).spec
+        chosen = spec.select_parameters(wanted) | dict(variant.parameters)
         start = time.perf_counter()
         try:
             mechanism = design(name, cache=cache, **chosen)
         except PrivQuantError as error:
-            yield Compared(label, None, time.perf_counter() - start, str(error))
+            yield ComparisonRow(label, None, time.perf_counter() - start, str(error))
             continue
-        yield Compared(label, mechanism, time.perf_counter() - start)
+        yield ComparisonRow(label, mechanism, time.perf_counter() - start)
 
 
-def split_among_coordinates(epsilon: float, dimension: int) -> Compared:
+def design_with_split_epsilon(epsilon: float, dimension: int) -> ComparisonRow:
     """A mechanism that spends epsilon / dimension on each coordinate, to compare whole updates with."""
     start = time.perf_counter()
-    name = scout_mechanism()
+    name = pilot_mechanism()
     mechanism = design(name, epsilon=epsilon / dimension)
-    return Compared(f"{name}, ε split", mechanism, time.perf_counter() - start)
+    return ComparisonRow(f"{name}, ε split", mechanism, time.perf_counter() - start)
 
 
-def stuck_by(rows: list[Compared]) -> StuckSearch | None:
+def find_stuck_search(rows: list[ComparisonRow]) -> StuckSearch | None:
     """The first design with a larger mean squared error than a mechanism that contains it has, if any."""
     designs = {row.label: row.mechanism for row in rows if row.mechanism is not None}
     for label, mechanism in designs.items():
-        container = entry(mechanism.name).spec.contained_in
-        if container in designs and mechanism.mse() > designs[container].mse() * _SAME:
+        container = get_entry(mechanism.name).spec.contained_in
+        if container in designs and mechanism.mse() > designs[container].mse() * _SAME_ERROR_FACTOR:
             return StuckSearch(label, mechanism.mse(), container, designs[container].mse())
     return None
 
@@ -124,14 +125,14 @@ class Curves:
     privacy, and those that spend one epsilon on a whole vector, are left out.
     """
 
-    rows: dict[tuple[int, float], list[Compared]] = dataclasses.field(default_factory=dict)
+    rows: dict[tuple[int, float], list[ComparisonRow]] = dataclasses.field(default_factory=dict)
     limits: dict[float, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
-    def add(self, epsilon: float, levels: int, rows: list[Compared]) -> None:
+    def add(self, epsilon: float, levels: int, rows: list[ComparisonRow]) -> None:
         """Record what was designed for one epsilon and number of levels, and the limit of that epsilon."""
-        self.rows[levels, epsilon] = [row for row in rows if row.mechanism is None or _per_coordinate(row)]
+        self.rows[levels, epsilon] = [row for row in rows if row.mechanism is None or _is_per_coordinate(row)]
         if epsilon not in self.limits:
-            self.limits[epsilon] = lower_limit(epsilon, 2), lower_limit(epsilon, 1)
+            self.limits[epsilon] = lower_error_limit(epsilon, 2), lower_error_limit(epsilon, 1)
 
     def missing(self) -> dict[tuple[str, str], list[tuple[int, float]]]:
         """Where there is no mechanism: for each label and reason, the levels and epsilons."""
@@ -154,17 +155,17 @@ class Curves:
         return curves
 
 
-def lower_limit(epsilon: float, power: int) -> float:
+def lower_error_limit(epsilon: float, power: int) -> float:
     """Nearly the least error of any unbiased mechanism: the optimum of the free family with 97 levels.
 
     For the mean absolute error (power 1), output values are limited to 4 times the smallest outer value that
     epsilon allows, which is OPTM's default: without a limit the values, and squared errors, would go to
     infinity.
 
-    >>> 3.88 < lower_limit(1.0, 2) < 3.89
+    >>> 3.88 < lower_error_limit(1.0, 2) < 3.89
     True
     """
-    reach = (2.0 if power == 2 else 4.0) * least_outer_value(epsilon)
+    reach = (2.0 if power == 2 else 4.0) * min_outer_value(epsilon)
     half = _MANY_LEVELS // 2
     inner = np.linspace(0.0, 1.0, half // 2 + 1)[1:]
     upper = np.concatenate([inner, np.linspace(1.0, reach, half - half // 2 + 1)[1:]])
@@ -177,6 +178,6 @@ def lower_limit(epsilon: float, power: int) -> float:
     return design_free(values, epsilon, UniformDensity(), power, knots, "ipm").objective
 
 
-def _per_coordinate(row: Compared) -> bool:
+def _is_per_coordinate(row: ComparisonRow) -> bool:
     mechanism = row.mechanism
     return mechanism is not None and np.isfinite(mechanism.epsilon) and not row.encodes_whole_updates

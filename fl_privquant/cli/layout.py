@@ -1,31 +1,24 @@
-"""Tables that never cut a number off, however narrow the terminal.
+"""What commands print: rich's tables, with a legend under them, and sentences.
 
-A table that fits the width is drawn with all its columns. Where it does not fit, and the width is 100 columns
-or more, columns are left out in the order that the table states, and a line under it names them. Below 100
-columns, or where leaving them out is not enough, each row becomes a block of headings with their values ("MSE
-0.25", "counted by: pld"), which are wrapped between these pairs.
+Only headings and the widest column of words are wrapped, so that no number is cut off or broken. Where a
+terminal is too narrow for that, each row is printed as a table of its own, with one line for each heading.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console, JustifyMethod
-from rich.measure import Measurement
+from rich.console import Console
 from rich.status import Status
-from rich.table import Table as RichTable
+from rich.table import Table
 from rich.text import Text
 
-LEAST_TABLE_WIDTH = 100
-"""Terminals narrower than this show a table that does not fit as blocks, with every column."""
-
 _PIPED_WIDTH = 120
-_UNLIMITED = 100_000
-_BETWEEN_PAIRS = "   "
-_INDENT = "  "
+_BETWEEN_COLUMNS = 2
 
 
 @dataclass(frozen=True)
@@ -38,9 +31,6 @@ class Column:
     """What the heading stands for, with the unit of the numbers; a line of the legend under the table."""
     words: bool = False
     """Whether it holds words, which are set to the left."""
-    dropped: int = 0
-    """The order in which columns are left out of a table that is too wide, the lowest number first; 0 for a
-    column that is never left out."""
 
 
 def output_console() -> Console:
@@ -54,18 +44,19 @@ def progress(doing: str) -> Status:
     return Console(stderr=True).status(doing)
 
 
-def print_table(
-    console: Console,
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str | Text]],
-    title: str = "",
-    sections: Sequence[int] = (),
-) -> None:
-    """Print a title, rows under columns without cutting a number off, and the legend of the columns.
+def print_sentence(console: Console, sentence: str, copied: bool = False) -> None:
+    """Print a sentence, wrapped between words on a terminal; in a pipe it stays one line.
 
-    A rule is drawn above the rows in ``sections``.
+    What is ``copied``, such as a command, gets no line break on a terminal either.
     """
-    print_legend(console, print_rows(console, columns, rows, title, sections))
+    console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
+
+
+def print_table(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], title: str = ""
+) -> None:
+    """Print a title, rows under columns, and the legend of the columns."""
+    print_legend(console, print_rows(console, columns, rows, title))
 
 
 def print_legend(console: Console, notes: Sequence[str]) -> None:
@@ -75,78 +66,47 @@ def print_legend(console: Console, notes: Sequence[str]) -> None:
 
 
 def print_rows(
-    console: Console,
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str | Text]],
-    title: str = "",
-    sections: Sequence[int] = (),
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], title: str = ""
 ) -> list[str]:
-    """Print a table without its legend, as :func:`print_table` does; the notes of the legend."""
+    """Print a table without its legend, as :func:`print_table` does; return the notes of the legend."""
     if title:
         console.print(Text(title, style="italic"), highlight=False)
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    everything = list(range(len(columns)))
-    shown = everything
-    leave = sorted((columns[at].dropped, at) for at in everything if columns[at].dropped)
-    grid = _grid(columns, cells, shown, sections)
-    while not _fits(console, grid) and leave and console.width >= LEAST_TABLE_WIDTH:
-        _, first = leave.pop(0)
-        shown = [at for at in shown if at != first]
-        grid = _grid(columns, cells, shown, sections)
-    if _fits(console, grid):
-        console.print(grid)
-    else:
-        shown = everything
-        _print_blocks(console, columns, cells)
-    notes = [f"{columns[at].heading}: {columns[at].legend}" for at in shown if columns[at].legend]
-    if left_out := [column.heading for at, column in enumerate(columns) if at not in shown]:
-        notes.append(f"not shown at a width of {console.width}: {', '.join(left_out)}")
-    return notes
-
-
-def _fits(console: Console, grid: RichTable) -> bool:
-    unlimited = console.options.update(max_width=_UNLIMITED)
-    return Measurement.get(console, unlimited, grid).maximum <= console.width
-
-
-def _grid(
-    columns: Sequence[Column],
-    cells: Sequence[Sequence[Text]],
-    shown: Sequence[int],
-    sections: Sequence[int],
-) -> RichTable:
-    grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for at in shown:
-        justify: JustifyMethod = "left" if columns[at].words else "right"
-        grid.add_column(Text(columns[at].heading), justify=justify, no_wrap=True)
-    for number, row in enumerate(cells):
-        if number in sections:
-            grid.add_section()
-        grid.add_row(*(row[at] for at in shown))
-    return grid
-
-
-def _print_blocks(console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]]) -> None:
-    # A name needs no heading; what the legend explains has the heading that it is explained by.
-    named = (f"{columns[0].heading}: ", "dim") if columns[0].legend else ""
+    longest = [max((len(row[at]) for row in cells), default=0) for at in range(len(columns))]
+    wrapped = max(range(len(columns)), key=lambda at: (columns[at].words, longest[at]))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    width = _BETWEEN_COLUMNS * (len(columns) - 1)
+    for at, column in enumerate(columns):
+        word = _longest_word(column.heading)
+        wraps = at == wrapped and column.words
+        table.add_column(
+            Text(textwrap.fill(column.heading, max(word, longest[at]))),
+            justify="left" if column.words else "right",
+            no_wrap=not wraps,
+        )
+        width += max(
+            word, max((_longest_word(row[at].plain) for row in cells), default=0) if wraps else longest[at]
+        )
     for row in cells:
-        console.print(Text.assemble(named, row[0]), highlight=False)
-        for line in _lines(console.width, columns, row):
-            console.print(line, highlight=False)
+        table.add_row(*row)
+    if width <= console.width:
+        console.print(table)
+    else:
+        for row in cells:
+            console.print(_list_cells(columns, row))
     console.print()
+    return [f"{column.heading}: {column.legend}" for column in columns if column.legend]
 
 
-def _lines(width: int, columns: Sequence[Column], row: Sequence[Text]) -> Iterator[Text]:
-    """The cells of a row after its first, each with its heading, as many on a line as fit."""
-    line = Text(_INDENT)
-    for column, cell in zip(columns[1:], row[1:], strict=True):
-        if not cell.plain:
-            continue
-        pair = Text.assemble((column.heading + ":" * column.words, "dim"), " ", cell)
-        if len(line) > len(_INDENT) and line.cell_len + len(_BETWEEN_PAIRS) + pair.cell_len > width:
-            yield line
-            line = Text(_INDENT)
-        if len(line) > len(_INDENT):
-            line.append(_BETWEEN_PAIRS)
-        line.append_text(pair)
-    yield line
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _list_cells(columns: Sequence[Column], row: Sequence[Text]) -> Table:
+    """One row as a table with a line for each heading and its cell."""
+    lines = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+    lines.add_column(style="dim", overflow="fold")
+    lines.add_column(overflow="fold")
+    for column, cell in zip(columns, row, strict=True):
+        lines.add_row(Text(column.heading), cell)
+    return lines

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import fl_privquant as pq
-from fl_privquant import checks
+from fl_privquant import _validation
 from fl_privquant.cli import options, program
-from fl_privquant.cli.flags import FlagCommand, in_flags
+from fl_privquant.cli.flags import FlagCommand, name_options
 from fl_privquant.cli.identity_commands import identity_app
-from fl_privquant.errors import CertificationError, InvalidSpecError, counted
-from fl_privquant.statement import PrivacyStatement, Unit
+from fl_privquant.errors import MISSING, CertificationError, InvalidSpecError, pluralize
+from fl_privquant.statement import PrivacyStatement, Relation, Unit
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fl_privquant.accounting import Norms
+    from fl_privquant.accounting import UpdateNorms
     from fl_privquant.mechanisms.base import Mechanism
 
 app = typer.Typer(
-    help="Private quantization for federated learning: design, audit and compare mechanisms.",
+    help="Private quantization for federated learning: plan runs, check what they cost, design mechanisms.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -42,7 +42,7 @@ _FRACTION = 0.1
 # Default bits of a code: the most that a plan may choose, and those of designs that are listed.
 _CHOSEN_BITS, _LISTED_BITS = 4, 2
 # Bounds of --l2-norm as shares of the largest norm of clipped coordinates; below, codes would hardly differ.
-_LEAST_NORM, _MOST_NORM = 1e-6, 1.001
+_MIN_NORM, _MAX_NORM = 1e-6, 1.001
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def words(
+def root_command(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
@@ -80,15 +80,17 @@ def design_command(
     """Design the mechanism NAME, such as optm, certify it, and print its figures; compare lists all names."""
     from fl_privquant.cli import layout, printing
 
-    given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
+    given = options.collect_parameters(
+        settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective
+    )
     mechanism = pq.design(name, **given)
     console = layout.output_console()
     printing.print_mechanism(console, mechanism)
     if output is not None:
         output.write_bytes(mechanism.to_bytes())
-        printing.say(console, f"written to {output}")
+        layout.print_sentence(console, f"written to {output}")
     if plot is not None:
-        _plot_law(console, mechanism, plot)
+        _plot_distribution(console, mechanism, plot)
 
 
 @app.command(cls=FlagCommand)
@@ -105,16 +107,43 @@ def audit(
     from fl_privquant.accounting import empirical_bound
     from fl_privquant.cli import layout, printing
 
-    mechanism = _read(file)
+    mechanism = _read_mechanism(file)
     console = layout.output_console()
     printing.print_mechanism(console, mechanism)
     if plot is not None:
-        _plot_law(console, mechanism, plot)
+        _plot_distribution(console, mechanism, plot)
     if empirical:
         bound = empirical_bound(mechanism, draws)
-        printing.say(console, f"attack: {bound}")
+        layout.print_sentence(console, f"attack: {bound}")
         if bound.refuted:
             raise CertificationError(f"{file}: the attack refutes what is claimed")
+
+
+@app.command(cls=FlagCommand)
+def check(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run of simulations.run.")],
+) -> None:
+    """Derive the privacy of a finished RUN again, by independent code, and compare it with what is stated.
+
+    RUN is a folder that simulations.run wrote.
+
+    Exit codes: 0 if all is confirmed; 1 if a line disagrees or RUN cannot be read; 3 if some statements
+    cannot be derived, and nothing disagrees.
+    """
+    from fl_privquant.check import DisagreementError
+    from fl_privquant.check import check as check_run
+
+    try:
+        not_derived = check_run(run)
+    except DisagreementError as disagreement:
+        unreadable = disagreement.__cause__ is not None
+        typer.echo(f"{disagreement}" if unreadable else f"disagrees: {disagreement}")
+        raise typer.Exit(1) from None
+    for line in not_derived:
+        typer.echo(f"not derived: {line}")
+    typer.echo("confirmed" if not not_derived else "confirmed, except for these")
+    if not_derived:
+        raise typer.Exit(3)
 
 
 @app.command(cls=FlagCommand)
@@ -130,34 +159,39 @@ def statement(
     clients: options.Clients = _CLIENTS,
     rounds: options.Rounds = _ROUNDS,
     delta: options.Delta = 1e-5,
+    relation: options.StatedRelation = Relation.REPLACE_ONE,
     corrupt_fraction: options.CorruptFraction = _FRACTION,
     dropout_fraction: options.DropoutFraction = _FRACTION,
     l2_norm: options.L2Norm = None,
 ) -> None:
     """State what a mechanism (--file, or one of ε = 1) costs: a coordinate, a round, a run; in each view."""
     from fl_privquant.accounting import LOCAL, Release, SecureSum, statement_levels
-    from fl_privquant.accounting.run_limits import checked_run_delta
     from fl_privquant.cli import layout, printing
-    from fl_privquant.mechanisms.registry import planned_mechanisms
+    from fl_privquant.mechanisms.registry import default_mechanisms
+    from fl_privquant.planning.run_limits import check_run_delta, check_target_relation
 
-    given = options.assignments(settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective)
+    given = options.collect_parameters(
+        settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective
+    )
     if file is not None:
         if named := [*given, *(["mechanism"] if mechanism else [])]:
             raise InvalidSpecError(
-                f"{', '.join(named)}: the mechanism in --file {file} sets it; leave it out"
+                ", ".join(named), MISSING, f"the mechanism in --file {file} sets it", "leave it out"
             )
-        stated = [_read(file)]
+        stated = [_read_mechanism(file)]
     else:
         given = {"epsilon": 1.0} | given
-        stated = [pq.design(name, **given) for name in mechanism or planned_mechanisms(in_sum=False)[:1]]
-    checked_run_delta(delta, clients)
+        stated = [pq.design(name, **given) for name in mechanism or default_mechanisms(in_sum=False)[:1]]
+    check_run_delta(delta, clients)
+    relation = check_target_relation(relation)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    few = printing.too_few_honest(summed, clients)
-    view, norms = LOCAL if few else summed.view(clients), _norms(l2_norm, dimension)
+    few = printing.explain_too_few_honest(summed, clients)
+    view, norms = LOCAL if few else summed.view(clients), _make_norms(l2_norm, dimension)
     for encoder in stated:
-        release = Release(encoder.for_dimension(dimension), dimension, view, norms=norms)
+        release = Release(encoder.for_dimension(dimension), dimension, view, norms, relation)
         statements = statement_levels(release, rounds, delta)
-        printing.print_statements(layout.output_console(), encoder.name, statements, few)
+        beside = statement_levels(release.with_relation(relation.beside), rounds, delta)
+        printing.print_statements(layout.output_console(), encoder.name, statements, beside, few)
 
 
 _PLAN_HELP = (
@@ -171,14 +205,15 @@ _PLAN_HELP = (
 
 @app.command("plan", cls=FlagCommand, help=_PLAN_HELP)
 def plan_command(
-    epsilon: Annotated[float, typer.Option(help="Target ε, in the unit and view of the run.")] = 8.0,
+    epsilon: options.TargetEpsilon = 8.0,
     clients: options.Clients = _CLIENTS,
     dimension: options.Dimension = _DIMENSION,
     rounds: options.Rounds = _ROUNDS,
     participations: options.Participations = None,
     delta: options.Delta = 1e-5,
-    bits: options.PlannedBits = None,
-    unit: Annotated[Unit, typer.Option(help="What the target ε covers.")] = Unit.TOTAL,
+    relation: options.StatedRelation = Relation.REPLACE_ONE,
+    bits: options.MaxBits = None,
+    unit: options.TargetUnit = Unit.TOTAL,
     local: options.Local = False,
     corrupt_fraction: options.CorruptFraction = _FRACTION,
     dropout_fraction: options.DropoutFraction = _FRACTION,
@@ -191,51 +226,64 @@ def plan_command(
     plot: options.Plot = None,
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
-    from fl_privquant.accounting import SecureSum, Wish
-    from fl_privquant.accounting.run_limits import checked_participations, checked_run_delta
-    from fl_privquant.cli import layout, plan_table, printing
-    from fl_privquant.mechanisms.registry import planned_for
+    from fl_privquant.accounting import RunRequirements, SecureSum
+    from fl_privquant.cli import layout, plan_table, plots, printing
+    from fl_privquant.mechanisms.registry import default_mechanisms_for
+    from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
 
+    _refuse_records(unit)
     listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
-    chosen_by = _chosen_by(error, kilobytes, listed)
+    chosen_by = _chooses_one_plan(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    if not local and (few := printing.too_few_honest(summed, clients, "plan with --local")):
-        raise InvalidSpecError(f"--clients {clients}: {few}")
-    wish = Wish(
+    if not local and (few := printing.explain_too_few_honest(summed, clients, "plan with --local")):
+        raise InvalidSpecError("--clients", clients, f"clients: {few}")
+    requirements = RunRequirements(
         num_clients=clients,
         dimension=dimension,
-        rounds=checked_participations(participations, rounds),
+        rounds=check_participations(participations, rounds),
         epsilon=epsilon,
-        delta=checked_run_delta(delta, clients),
+        delta=check_run_delta(delta, clients),
         unit=unit,
+        relation=check_target_relation(relation),
         in_sum=not local,
         bits=bits or (_CHOSEN_BITS if joint else _LISTED_BITS),
-        corrupt=0 if local else summed.corrupt(clients),
-        dropped=0 if local else summed.lost(clients),
-        norms=_norms(l2_norm, dimension),
+        corrupt=0 if local else summed.num_corrupt(clients),
+        dropped=0 if local else summed.num_lost(clients),
+        norms=_make_norms(l2_norm, dimension),
         own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
     )
-    console, names = layout.output_console(), tuple(mechanism or ()) or planned_for(wish)
-    if joint:
-        if plan_table.plan_and_print(console, wish, summed, rounds, error, kilobytes, names[0], force):
-            return
-        names = names[:1]
-    planned = printing.plan_and_print_designs(console, wish, names, plot is not None)
+    console, names = layout.output_console(), tuple(mechanism or ()) or default_mechanisms_for(requirements)
+    settings = summed, rounds, error, kilobytes, names[0], force
+    if joint and plan_table.plan_and_print(console, requirements, *settings):
+        return
+    names = names[:1] if joint else names
+    planned = printing.plan_and_print_designs(console, requirements, names, plot is not None)
     if plot is not None and planned.curves:
-        from fl_privquant.cli.plots import plot_plan
-
-        plot_plan(planned, plot)
-        printing.say(console, f"drawn to {plot}")
+        plots.plot_plan(planned, plot)
+        layout.print_sentence(console, f"drawn to {plot}")
 
 
-def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bool:
+def _refuse_records(unit: Unit) -> None:
+    """Raise InvalidSpecError if a plan is for records."""
+    if unit is Unit.RECORD:
+        raise InvalidSpecError(
+            "--unit",
+            unit.value,
+            "needs the number of records and how they are drawn, for which this command has no options",
+            'plan in Python, with pq.Target(..., unit="record", records=..., sampling_rate=...)',
+        )
+
+
+def _chooses_one_plan(error: float | None, kilobytes: float | None, listed: bool) -> bool:
     """Whether a plan is chosen by its error or its size; refused together with a list of designs."""
     chosen = error is not None or kilobytes is not None
     if listed and chosen:
         raise InvalidSpecError(
-            "--error and --kilobytes: they choose a plan for secure sums over a whole run, and no list of "
-            "designs; leave them out, or leave out --compare, --local, --unit, --l2-norm and --plot"
+            "--error, --kilobytes",
+            MISSING,
+            "they choose a plan for secure sums over a whole run, and no list of designs",
+            "leave them out, or leave out --compare, --local, --unit, --l2-norm and --plot",
         )
     return chosen
 
@@ -246,14 +294,14 @@ def _chosen_by(error: float | None, kilobytes: float | None, listed: bool) -> bo
 )
 def supernode(context: typer.Context) -> None:
     """Start a Flower SuperNode that sends encoded updates only; takes the options of flower-supernode."""
-    from fl_privquant.flower.node_gate import start_supernode
+    from fl_privquant.flower.client.node_gate import start_supernode
 
     start_supernode(context.args)
 
 
 @app.command("compare", cls=FlagCommand)
 def compare_command(
-    epsilon: options.AnEpsilon = 1.0,
+    epsilon: options.RequiredEpsilon = 1.0,
     bits: options.Bits = None,
     levels: options.Levels = None,
     objective: options.Objective = "mse",
@@ -263,36 +311,39 @@ def compare_command(
     plot: options.Plot = None,
     curve: Annotated[
         Path | None,
-        typer.Option(callback=options.picture, help="Draw errors against ε for 4, 8 and 16 levels."),
+        typer.Option(
+            callback=options.check_picture_path, help="Draw errors against ε for 4, 8 and 16 levels."
+        ),
     ] = None,
 ) -> None:
     """Compare all mechanisms at one epsilon and number of levels; whole updates at one dimension."""
     from fl_privquant.cli import comparison, layout, printing
-    from fl_privquant.mechanisms.registry import checked_epsilon, checked_levels, entry
+    from fl_privquant.mechanisms.registry import get_entry
+    from fl_privquant.mechanisms.spec import check_epsilon, check_levels
 
     if bits is not None and levels is not None:
-        raise InvalidSpecError(f"--bits {bits} and --levels {levels}: give one of the two")
-    count = checked_levels(levels if levels is not None else 2 ** (bits or 2))
-    checked_epsilon(epsilon)
-    error = checks.choice("--objective", objective, ("mse", "mae"))
+        raise InvalidSpecError("--bits, --levels", (bits, levels), "are both given", "give one of the two")
+    count = check_levels(levels if levels is not None else 2 ** (bits or 2))
+    check_epsilon(epsilon)
+    error = _validation.check_choice("--objective", objective, ("mse", "mae"))
     # A wrong name is refused here, rather than as the reason of a row in the table.
-    names = tuple(entry(name).name for name in mechanism or ()) or None
+    names = tuple(get_entry(name).name for name in mechanism or ()) or None
     console = layout.output_console()
-    rows: list[comparison.Compared] = []
+    rows: list[comparison.ComparisonRow] = []
     with console.status("designing") as status:
         for row in comparison.compare(epsilon, count, error, names, cache=not fresh, dimension=dimension):
             rows.append(row)
             status.update(f"designed {row.label}")
-    title = f"{printing.asked(epsilon)}; {count} levels; designed for {error}"
+    title = f"{printing.format_epsilon(epsilon)}; {count} levels; designed for {error}"
     printing.print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
-        title = f"{of_round.brief}, a whole update of {counted(dimension, 'coordinate')}"
-        split = comparison.split_among_coordinates(epsilon, dimension)
+        title = f"{of_round.brief}, a whole update of {pluralize(dimension, 'coordinate')}"
+        split = comparison.design_with_split_epsilon(epsilon, dimension)
         printing.print_whole_updates(console, title, [*whole, split], dimension)
-    if (stuck := comparison.stuck_by(rows)) is not None:
-        printing.print_stuck(console, stuck, count)
-    printing.say(
+    if (stuck := comparison.find_stuck_search(rows)) is not None:
+        printing.print_stuck_search(console, stuck, count)
+    layout.print_sentence(
         console,
         "MAE and MSE are exact, for inputs uniform on [-1, 1]; multiply by clip and clip². Designs made "
         "before come from the cache (--fresh designs anew).",
@@ -300,9 +351,9 @@ def compare_command(
     if plot is not None:
         from fl_privquant.cli.plots import plot_errors
 
-        drawn = {row.label: designed for row in rows if (designed := row.mechanism) and designed.law}
-        plot_errors(drawn, plot, f"{printing.asked(epsilon)}, {count} levels")
-        printing.say(console, f"drawn to {plot}")
+        drawn = {row.label: designed for row in rows if (designed := row.mechanism) and designed.distribution}
+        plot_errors(drawn, plot, f"{printing.format_epsilon(epsilon)}, {count} levels")
+        layout.print_sentence(console, f"drawn to {plot}")
     if curve is not None:
         _plot_curves(console, error, names, not fresh, curve)
 
@@ -327,41 +378,58 @@ def clip_command(
     clip_pilot.measure_and_print(folder, clients, rounds, run_config, node_config)
 
 
+@app.command("lint", cls=FlagCommand)
+def lint_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="APP", help="Folder of a Flower app: that of its pyproject.toml.")
+    ],
+    run_config: Annotated[
+        str, typer.Option(help="Values for keys of the app's own config, as for flwr run.")
+    ] = "",
+) -> None:
+    """Say what the privacy of a Flower app really is, without training; exit code 1 if it is not private."""
+    from fl_privquant.cli import app_lint
+
+    raise typer.Exit(app_lint.lint_and_print(folder, run_config))
+
+
 def _plot_curves(
     console: Console, objective: str, names: tuple[str, ...] | None, cache: bool, path: Path
 ) -> None:
     """Design all mechanisms for several epsilons, draw their errors, and say which are missing and why."""
-    from fl_privquant.cli import comparison, printing
+    from fl_privquant.cli import comparison, layout, printing
     from fl_privquant.cli.plots import plot_curves
 
     curves = comparison.Curves()
     with console.status("designing") as status:
         for count in comparison.CURVE_LEVELS:
             for epsilon in comparison.CURVE_EPSILONS:
-                status.update(f"designing for {printing.asked(epsilon)}, {count} levels")
+                status.update(f"designing for {printing.format_epsilon(epsilon)}, {count} levels")
                 rows = list(comparison.compare(epsilon, count, objective, names, cache=cache))
                 curves.add(epsilon, count, rows)
     plot_curves(curves, path, f"designed for {objective}; inputs uniform on [-1, 1]")
-    printing.say(console, f"drawn to {path}")
+    layout.print_sentence(console, f"drawn to {path}")
     for (label, reason), places in curves.missing().items():
-        where = ", ".join(f"{printing.asked(epsilon)} with {count} levels" for count, epsilon in places)
-        printing.say(console, f"{label}: N/A for {where}: {in_flags(reason)}")
+        where = ", ".join(
+            f"{printing.format_epsilon(epsilon)} with {count} levels" for count, epsilon in places
+        )
+        layout.print_sentence(console, f"{label}: N/A for {where}: {name_options(reason)}")
 
 
-def _plot_law(console: Console, mechanism: Mechanism, path: Path) -> None:
-    from fl_privquant.cli import printing
-    from fl_privquant.cli.plots import plot_law
+def _plot_distribution(console: Console, mechanism: Mechanism, path: Path) -> None:
+    from fl_privquant.cli import layout
+    from fl_privquant.cli.plots import plot_distribution
 
-    plot_law(mechanism, path)
-    printing.say(console, f"drawn to {path}")
+    plot_distribution(mechanism, path)
+    layout.print_sentence(console, f"drawn to {path}")
 
 
-def _read(file: Path) -> Mechanism:
+def _read_mechanism(file: Path) -> Mechanism:
     """The mechanism in a file, certified anew."""
     if not file.is_file():
-        what = "is a folder" if file.is_dir() else "there is no such file"
+        what = "is a folder" if file.is_dir() else "does not exist"
         raise InvalidSpecError(
-            f"{file}: {what}; give a file that 'fl-privquant design NAME --output FILE' wrote"
+            "file", file, what, "give a file that 'fl-privquant design NAME --output FILE' wrote"
         )
     try:
         return pq.Mechanism.from_bytes(file.read_bytes())
@@ -371,19 +439,21 @@ def _read(file: Path) -> Mechanism:
         ) from error
 
 
-def _norms(l2: float | None, dimension: int) -> Norms:
+def _make_norms(l2: float | None, dimension: int) -> UpdateNorms:
     """The norms of updates; an L2 norm that clipped coordinates cannot have is refused."""
-    from fl_privquant.accounting import Norms
-    from fl_privquant.design.spread import usual_norm_ratio
+    from fl_privquant.accounting import UpdateNorms
+    from fl_privquant.optimize.sums.coordinate_clip import usual_norm_ratio
 
     largest = math.sqrt(dimension)
-    if l2 is not None and not _LEAST_NORM * largest <= l2 <= _MOST_NORM * largest:
+    if l2 is not None and not _MIN_NORM * largest <= l2 <= _MAX_NORM * largest:
         raise InvalidSpecError(
-            f"--l2-norm: {l2:g} coordinate clips is outside {_LEAST_NORM * largest:.3g}..{largest:.5g}: "
-            f"{dimension} clipped coordinates have no larger norm than that; "
-            f"{usual_norm_ratio(dimension):.3g} suits rotated updates"
+            "--l2-norm",
+            l2,
+            f"coordinate clips is outside {_MIN_NORM * largest:.3g}..{largest:.5g}: {dimension} "
+            "clipped coordinates have no larger norm than that",
+            f"{usual_norm_ratio(dimension):.3g} suits rotated updates",
         )
-    return Norms(l2=l2)
+    return UpdateNorms(l2=l2)
 
 
 if __name__ == "__main__":

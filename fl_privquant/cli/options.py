@@ -9,31 +9,32 @@ from typing import Annotated, Any
 import typer
 
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.statement import Relation, Unit
 
 # Arguments of pq.design that are not parameters of a mechanism.
 _NO_PARAMETERS = ("name", "cache")
 
-PICTURES = (".pdf", ".png", ".svg")
+PICTURE_SUFFIXES = (".pdf", ".png", ".svg")
 
 # The most that counts may be: no federation is larger, and floats hold all integers up to it exactly.
-_MOST = 10**12
+_MAX_COUNT = 10**12
 
 
-def picture(path: Path | None) -> Path | None:
+def check_picture_path(path: Path | None) -> Path | None:
     """Refuse a picture whose file name does not end in a format that can be drawn."""
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"{str(path)!r} does not end in {', '.join(PICTURES)}")
-    return _possible(path)
+    if path is not None and path.suffix.lower() not in PICTURE_SUFFIXES:
+        raise typer.BadParameter(f"{str(path)!r} does not end in {', '.join(PICTURE_SUFFIXES)}")
+    return _check_creatable(path)
 
 
-def _writable(path: Path | None) -> Path | None:
+def _check_writable(path: Path | None) -> Path | None:
     """Refuse a file whose folder is missing, before the work and not after it."""
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(path.parent)!r}; make it first")
-    return _possible(path)
+    return _check_creatable(path)
 
 
-def _possible(path: Path | None) -> Path | None:
+def _check_creatable(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written, or made in the nearest folder that exists."""
     if path is None:
         return None
@@ -49,11 +50,11 @@ def _possible(path: Path | None) -> Path | None:
     return path
 
 
-_EPSILON = typer.Option(help="Privacy loss of one coordinate and release, local view.")
+_EPSILON = typer.Option(help="Privacy loss of one coordinate and release, local view, replace-one.")
 Epsilon = Annotated[float | None, _EPSILON]
-AnEpsilon = Annotated[float, _EPSILON]
+RequiredEpsilon = Annotated[float, _EPSILON]
 Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
-PlannedBits = Annotated[
+MaxBits = Annotated[
     int | None,
     typer.Option(
         min=1,
@@ -67,17 +68,25 @@ Levels = Annotated[int | None, typer.Option(help="Number of output values, if th
 Objective = Annotated[
     str | None, typer.Option(help="mse (governs averages over clients) or mae (the paper's).")
 ]
-Clients = Annotated[
-    int, typer.Option(min=1, max=_MOST, help="Clients whose updates are added up in a round.")
+StatedRelation = Annotated[
+    Relation,
+    typer.Option(
+        "--relation",
+        help="Neighboring relation of ε: replace-one, or zero-out as most of the field counts. Tables show "
+        "both. add-remove is refused: a server knows who takes part.",
+    ),
 ]
-Dimension = Annotated[int, typer.Option(min=1, max=_MOST, help="Coordinates of an update.")]
+Clients = Annotated[
+    int, typer.Option(min=1, max=_MAX_COUNT, help="Clients whose updates are added up in a round.")
+]
+Dimension = Annotated[int, typer.Option(min=1, max=_MAX_COUNT, help="Coordinates of an update.")]
 Rounds = Annotated[
     int,
-    typer.Option(min=1, max=_MOST, help="Rounds of the run; a client takes part in all by default."),
+    typer.Option(min=1, max=_MAX_COUNT, help="Rounds of the run; a client takes part in all by default."),
 ]
 Participations = Annotated[
     int | None,
-    typer.Option(min=1, max=_MOST, help="Most rounds that one client takes part in."),
+    typer.Option(min=1, max=_MAX_COUNT, help="Most rounds that one client takes part in."),
 ]
 CorruptFraction = Annotated[
     float, typer.Option(help="Share of a round's clients that may work together with the server, rounded up.")
@@ -124,30 +133,34 @@ Settings = Annotated[
 ]
 File = Annotated[Path | None, typer.Option(help="A mechanism that `design --output` wrote.")]
 Output = Annotated[
-    Path | None, typer.Option(callback=_writable, help="Write the certified mechanism to this file.")
+    Path | None, typer.Option(callback=_check_writable, help="Write the certified mechanism to this file.")
 ]
-Plot = Annotated[Path | None, typer.Option(callback=picture, help="Write a picture: PNG, PDF or SVG.")]
+Plot = Annotated[
+    Path | None, typer.Option(callback=check_picture_path, help="Write a picture: PNG, PDF or SVG.")
+]
 
 
-def assignments(settings: list[str] | None, **options: Any) -> dict[str, Any]:
+def collect_parameters(settings: list[str] | None, **options: Any) -> dict[str, Any]:
     """The parameters of a design: those of ``--set``, and options that were given; refused if given twice.
 
-    >>> assignments(["family=paired", "bins=-3,.5"], epsilon=1.0, bits=None)
+    >>> collect_parameters(["family=paired", "bins=-3,.5"], epsilon=1.0, bits=None)
     {'family': 'paired', 'bins': [-3, 0.5], 'epsilon': 1.0}
     """
     parameters: dict[str, Any] = {}
     for text in settings or []:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise InvalidSpecError(f"--set {text!r}: expected key=value")
+            raise InvalidSpecError("--set", text, ", expected key=value")
         if key in _NO_PARAMETERS or options.get(key) is not None:
             reason = "not a parameter of a design" if key in _NO_PARAMETERS else f"given by --{key} too"
-            raise InvalidSpecError(f"--set {text!r}: {key} is {reason}")
-        parameters[key] = [_scalar(item) for item in value.split(",")] if "," in value else _scalar(value)
+            raise InvalidSpecError("--set", text, f": {key} is {reason}")
+        parameters[key] = (
+            [_parse_scalar(item) for item in value.split(",")] if "," in value else _parse_scalar(value)
+        )
     return parameters | {key: value for key, value in options.items() if value is not None}
 
 
-def _scalar(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -156,3 +169,16 @@ def _scalar(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+TargetEpsilon = Annotated[
+    float,
+    typer.Option(
+        help="Target ε, for what --unit, --relation and --local say: by default for a client's whole run, "
+        "against whoever sees the sums, replace-one."
+    ),
+]
+TargetUnit = Annotated[
+    Unit,
+    typer.Option(help="What the target ε covers. Records are planned in Python: docs/pages/records.md."),
+]

@@ -11,15 +11,16 @@ from typing import Any
 
 from rich.console import Console
 
-from fl_privquant.accounting import Plan, PrivacyStatement, SecureSum, Target, Unit, Wish
-from fl_privquant.cli.layout import Column, print_table, progress
-from fl_privquant.cli.printing import ALL_HONEST, OVER_CENTRAL, say
-from fl_privquant.cohort import assumption
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, counted
-from fl_privquant.mechanisms.registry import entry
-from fl_privquant.secagg.handshake import handshake_bytes
-from fl_privquant.secagg.parameters import choose_parameters
-from fl_privquant.secagg.policy import ClientPolicy
+from fl_privquant.accounting import PrivacyStatement, Relation, RunRequirements, SecureSum, Unit
+from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
+from fl_privquant.cli.printing import ALL_HONEST, OVER_CENTRAL
+from fl_privquant.cohort import describe_assumption
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, pluralize
+from fl_privquant.mechanisms.registry import get_entry
+from fl_privquant.planning import Plan, Target
+from fl_privquant.secagg.client_policy import ClientPolicy
+from fl_privquant.secagg.graph.parameters import choose_parameters
+from fl_privquant.secagg.message_sizes import handshake_bytes
 
 # Coordinates and training examples of the task that simulations run by default, task=digits.
 _DIGITS_COORDINATES, _DIGITS_EXAMPLES = 650, 1438
@@ -29,7 +30,7 @@ _USUAL_ERROR = 1.1
 
 def plan_and_print(
     console: Console,
-    wish: Wish,
+    requirements: RunRequirements,
     summed: SecureSum,
     rounds: int,
     error: float | None,
@@ -45,13 +46,17 @@ def plan_and_print(
     be met, InfeasibleDesignError is raised.
     """
     if error is not None and kilobytes is not None:
-        raise InvalidSpecError(f"--error {error:g} and --kilobytes {kilobytes:g}: give one of the two")
-    count, bound = wish.num_clients, None if wish.rounds == rounds else wish.rounds
-    target = Target(wish.epsilon, rounds, count, wish.delta, bound)
-    usual = _USUAL_ERROR * wish.survivors / wish.view.honest_count
+        raise InvalidSpecError(
+            "--error, --kilobytes", (error, kilobytes), "are both given", "give one of the two"
+        )
+    count, bound = requirements.num_clients, None if requirements.rounds == rounds else requirements.rounds
+    target = Target(
+        requirements.epsilon, rounds, count, requirements.delta, bound, relation=requirements.relation
+    )
+    usual = _USUAL_ERROR * requirements.survivors / requirements.view.honest_count
     settings: dict[str, Any] = {
         "mechanism": name,
-        "max_bits": wish.bits,
+        "max_bits": requirements.bits,
         "aggregation": summed,
         "force": force,
     }
@@ -59,32 +64,38 @@ def plan_and_print(
 
         def plans(**bounds: Any) -> list[Plan]:
             return target.plans(
-                wish.dimension,
+                requirements.dimension,
                 progress=lambda doing: status.update(f"planning {name}: certifying {doing}"),
                 **bounds,
                 **settings,
             )
 
         if kilobytes is not None:
-            chosen, asked = plans(most_kilobytes=kilobytes), f"at most {kilobytes:g} kB"
+            chosen, asked = plans(max_kilobytes=kilobytes), f"at most {kilobytes:g} kB"
         elif error is not None:
-            chosen, asked = plans(most_error=error), f"error ÷ central at most {error:g}"
+            chosen, asked = plans(max_error=error), f"error ÷ central at most {error:g}"
         else:
             try:
-                chosen, asked = plans(most_error=usual), f"error ÷ central at most {usual:.4g}{_why(wish)}"
+                chosen, asked = (
+                    plans(max_error=usual),
+                    f"error ÷ central at most {usual:.4g}{_explain_error_bound(requirements)}",
+                )
             except InfeasibleDesignError:
-                asked = f"all coordinates, as no plan has an error ÷ central of {usual:.4g}{_why(wish)}"
+                asked = (
+                    f"all coordinates, as no plan has an error ÷ central of {usual:.4g}"
+                    f"{_explain_error_bound(requirements)}"
+                )
                 try:
-                    chosen = [target.plan(wish.dimension, **settings)]
+                    chosen = [target.plan(requirements.dimension, **settings)]
                 except InfeasibleDesignError:
                     return False
     _print_plans(console, chosen, asked)
     return True
 
 
-def _why(wish: Wish) -> str:
+def _explain_error_bound(requirements: RunRequirements) -> str:
     """Where the default bound on the error comes from."""
-    stay, honest = wish.survivors, wish.view.honest_count
+    stay, honest = requirements.survivors, requirements.view.honest_count
     if stay == honest:
         return " (--error)"
     return (
@@ -99,9 +110,10 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     The title says by which bound they were chosen (``asked``).
     """
     best = plans[0]
-    target, view = best.target, best.statement.view
+    target, view, stated = best.target, best.statement.view, best.statement.relation
     unsure, asking = best.if_all_honest is not best, target.num_clients
-    supposed = assumption(best.aggregation.corrupt(asking), best.aggregation.lost(asking), asking)
+    aggregation = best.aggregation
+    supposed = describe_assumption(aggregation.num_corrupt(asking), aggregation.num_lost(asking), asking)
     columns = (
         Column("codes", "the width of a code before it is masked", words=True),
         Column("kept", "rotated coordinates that are sent, another random part in each round"),
@@ -119,60 +131,61 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
         Column("kB", "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys"),
         Column("handshake kB", "kilobytes of keys in both directions, unsigned, if no client is lost"),
-        Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified")),
-        Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip", dropped=1),
+        Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated)),
+        Column(stated.beside.value, PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated.beside)),
+        Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip"),
     )
     name = best.encoding.mechanism.name
-    size = f"{target.rounds_in_words}, {counted(best.dimension, 'coordinate')}"
+    size = f"{target.rounds_in_words}, {pluralize(best.dimension, 'coordinate')}"
     title = f"{name} for {target.statement(view).brief}, {size}"
     print_table(console, columns, [_cells(plan, unsure) for plan in plans], f"{title}; {asked}")
-    say(console, f"The first plan. {best.error_in_words} {best.verdict}")
-    say(console, best.influence_in_words)
-    say(
+    print_sentence(console, f"The first plan. {best.error_in_words} {best.verdict}")
+    print_sentence(console, best.influence_in_words)
+    print_sentence(
         console,
         "The L2 clip is 1 here. Give target.plan an l2_clip near the usual norm of an app's updates, which "
         "'fl-privquant clip APP' measures: with a clip 10 times too large, noise is 10 times as large.",
     )
     _print_simulation(console, best)
-    say(console, "Run it in a Flower server app:")
-    _print_copied(console, _lines(best))
-    say(
+    print_sentence(console, "Run it in a Flower server app:")
+    _print_for_copying(console, _server_code_lines(best))
+    print_sentence(
         console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
     )
-    _print_copied(console, _client_lines(best))
+    _print_for_copying(console, _client_code_lines(best))
 
 
-def _print_copied(console: Console, lines: Iterable[str]) -> None:
+def _print_for_copying(console: Console, lines: Iterable[str]) -> None:
     """Print lines between empty ones and without an indent, so that they can be copied as a whole."""
     for line in ("", *lines, ""):
-        say(console, line, copied=True)
+        print_sentence(console, line, copied=True)
 
 
 def _print_simulation(console: Console, plan: Plan) -> None:
     """Print the command of a simulation, and in what it differs from the plan."""
-    size, asked = plan.dimension, plan.target.num_clients * _rounds_apart(plan.target)
+    size, asked = plan.dimension, plan.target.num_clients * _participation_interval(plan.target)
     task: dict[str, Any] = {"task": "digits"}
     if asked > _DIGITS_EXAMPLES:
         task = {"task": "mean", "task.dimension": size}
         words = f"Simulate it on task=mean, synthetic vectors of as many coordinates (for {asked} clients"
-        say(console, f"{words} task=digits has too few examples):")
+        print_sentence(console, f"{words} task=digits has too few examples):")
     elif size == _DIGITS_COORDINATES:
-        say(console, f"Simulate it on task=digits, whose model has {size} coordinates too:")
+        print_sentence(console, f"Simulate it on task=digits, whose model has {size} coordinates too:")
     else:
-        kept = ", and the same share of them is kept" if plan.encoding.kept(size) < size else ""
-        say(
+        kept = ", and the same share of them is kept" if plan.encoding.count_kept(size) < size else ""
+        print_sentence(
             console,
             f"Simulate a run with this target on task=digits, whose model has {_DIGITS_COORDINATES} "
             f"coordinates and not {size}: it is planned anew{kept}.",
         )
-    _print_copied(console, [_command(plan, task)])
+    _print_for_copying(console, [_simulation_command(plan, task)])
 
 
 def _cells(plan: Plan, unsure: bool) -> list[str]:
-    kept = plan.encoding.kept(plan.dimension)
+    kept = plan.encoding.count_kept(plan.dimension)
     spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
     return [
-        counted(_bits(plan), "bit"),
+        pluralize(_bits(plan), "bit"),
         str(kept),
         _ratio(plan),
         *([_ratio(plan.if_all_honest)] if unsure else []),
@@ -180,8 +193,9 @@ def _cells(plan: Plan, unsure: bool) -> list[str]:
         f"{plan.signal_to_noise:.3g}",
         f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
         f"{plan.bytes_per_round / 1000.0:.4g}",
-        _handshake(plan),
+        _handshake_kilobytes(plan),
         plan.statement.epsilon_cell,
+        plan.other_statement.epsilon_cell,
         f"{spread:.3g}",
     ]
 
@@ -190,7 +204,7 @@ def _ratio(plan: Plan) -> str:
     return "-" if plan.ratio_to_central is None else f"{plan.ratio_to_central:.4f}"
 
 
-def _handshake(plan: Plan) -> str:
+def _handshake_kilobytes(plan: Plan) -> str:
     """Kilobytes of keys, shares and lists that a client sends or is sent in a round."""
     try:
         graph = choose_parameters(plan.target.num_clients, **_fractions(plan))
@@ -215,48 +229,54 @@ def _unusual_fractions(plan: Plan) -> dict[str, float]:
     return {name: value for name, value in _fractions(plan).items() if value != getattr(usual, name)}
 
 
-def _asked(plan: Plan) -> dict[str, str]:
+def _target_arguments(plan: Plan) -> dict[str, str]:
     """The target's epsilon and delta as a program reads them."""
     return {name: format(getattr(plan.target, name), "g") for name in ("epsilon", "delta")}
 
 
+def _is_usual(plan: Plan) -> bool:
+    """Whether the target has the relation that targets have by default."""
+    return plan.statement.relation is Relation.REPLACE_ONE
+
+
 def _chooses_width(plan: Plan) -> bool:
     """Whether the width of codes follows from the target, whatever ``max_bits`` is."""
-    return bool(entry(plan.encoding.mechanism.name).spec.chooses_width)
+    return bool(get_entry(plan.encoding.mechanism.name).spec.chooses_width)
 
 
-def _command(plan: Plan, task: dict[str, Any]) -> str:
+def _simulation_command(plan: Plan, task: dict[str, Any]) -> str:
     """The command that simulates a task; it keeps a share if the model has another size."""
     target = plan.target
     keys = {
         **task,
         "mechanism": plan.encoding.mechanism.name,
         **({} if _chooses_width(plan) else {"mechanism.bits": plan.max_bits}),
-        **{f"privacy.{name}": value for name, value in _asked(plan).items()},
-        "federation.num_clients": target.num_clients * _rounds_apart(target),
+        **{f"privacy.{name}": value for name, value in _target_arguments(plan).items()},
+        **({} if _is_usual(plan) else {"privacy.relation": plan.statement.relation}),
+        "federation.num_clients": target.num_clients * _participation_interval(target),
         "federation.rounds": target.rounds,
         "secagg": "on",
         **{f"secagg.{name}": f"{value:.15g}" for name, value in _unusual_fractions(plan).items()},
     }
-    if _rounds_apart(target) > 1:
-        keys |= {"sampling": "cohorts", "sampling.rounds_apart": _rounds_apart(target)}
-    kept = plan.encoding.kept(plan.dimension)
+    if _participation_interval(target) > 1:
+        keys |= {"sampling": "cohorts", "sampling.rounds_apart": _participation_interval(target)}
+    kept = plan.encoding.count_kept(plan.dimension)
     if kept < plan.dimension:
         same = plan.dimension in (task.get("task.dimension"), _DIGITS_COORDINATES)
         keys["encoding.keep"] = kept if same else f"{kept / plan.dimension:.4g}"
     return " ".join(["python -m simulations.run", *(f"{key}={value}" for key, value in keys.items())])
 
 
-def _rounds_apart(target: Target) -> int:
+def _participation_interval(target: Target) -> int:
     """Of how many rounds in a row a client may take part in one, to stay within what is counted."""
     return math.ceil(target.rounds / target.counted_rounds)
 
 
-def _lines(plan: Plan) -> list[str]:
+def _server_code_lines(plan: Plan) -> list[str]:
     """Python that makes the same plan, and a strategy that runs it."""
     target = plan.target
-    cost = ", ".join(f"{name}={value}" for name, value in _asked(plan).items())
-    kept = plan.encoding.kept(plan.dimension)
+    cost = ", ".join(f"{name}={value}" for name, value in _target_arguments(plan).items())
+    kept = plan.encoding.count_kept(plan.dimension)
     keep = f", keep={kept}" if kept < plan.dimension else ""
     unusual = ", ".join(f"{name}={value:.15g}" for name, value in _unusual_fractions(plan).items())
     summed = f", aggregation=pq.SecureSum({unusual})" if unusual else ""
@@ -264,33 +284,35 @@ def _lines(plan: Plan) -> list[str]:
     name = plan.encoding.mechanism.name
     bits = "" if _chooses_width(plan) else f", max_bits={plan.max_bits}"
     mechanism = f"l2_clip=1.0, mechanism={name!r}{bits}{forced}"
+    sizes = f"rounds={target.rounds}, num_clients={target.num_clients}"
+    relation = "" if _is_usual(plan) else f', relation="{plan.statement.relation}"'
     bound = "" if target.participations is None else f", participations={target.participations}"
-    apart = _rounds_apart(target)
+    apart = _participation_interval(target)
     sampling = f", sampling=pq.CohortSampling({apart})" if apart > 1 else ""
     waiting = f"FedAvg(min_available_nodes={target.num_clients * apart})"
     return [
         "import fl_privquant as pq",
         "from flwr.serverapp.strategy import FedAvg",
         "from fl_privquant.flower import PrivQuantStrategy",
-        f"target = pq.Target({cost}, rounds={target.rounds}, num_clients={target.num_clients}{bound})",
+        f"target = pq.Target({cost}, {sizes}{bound}{relation})",
         f"plan = target.plan({plan.dimension}, {mechanism}{keep}{summed})",
         f"strategy = PrivQuantStrategy({waiting}, plan{sampling})",
     ]
 
 
-def _client_lines(plan: Plan) -> list[str]:
-    """Python of the client: the mods that mask, and that allow the plan's mechanism but no costlier one."""
+def _client_code_lines(plan: Plan) -> list[str]:
+    """Python of the client: a mod that masks, and that allows the plan's mechanism but no costlier one."""
     # A client accepts the usual shares of corrupt and lost clients, in rounds of three or more.
     demands = {name: f"{value:.15g}" for name, value in _unusual_fractions(plan).items()}
     if plan.target.num_clients < ClientPolicy.min_clients:
         demands = {"min_clients": str(plan.target.num_clients)} | demands
     demanded = ", ".join(f"{name}={value}" for name, value in demands.items())
-    policy = f"ClientPolicy({demanded})" if demands else ""
+    policy = f"ClientPolicy({demanded})" if demands else "True"
     return [
         "from flwr.clientapp import ClientApp",
-        "from fl_privquant.flower import PrivQuantMod, SecureAggregationMod",
+        "from fl_privquant.flower import PrivQuantMod",
         *(["from fl_privquant.secagg import ClientPolicy"] if demands else []),
-        f"app = ClientApp(mods=[SecureAggregationMod({policy}), PrivQuantMod({plan.client_limits_as_code})])",
+        f"app = ClientApp(mods=[PrivQuantMod({plan.client_limits_as_code}, secure_aggregation={policy})])",
         "@app.train()",
         "def train(message, context): ...  # your code",
     ]

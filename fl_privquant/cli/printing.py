@@ -10,24 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fl_privquant.accounting import PlannedDesigns, PrivacyStatement, SecureSum, Unit, ViewKind, Wish, plan
-from fl_privquant.cli.comparison import Compared, StuckSearch
-from fl_privquant.cli.flags import in_flags
-from fl_privquant.cli.layout import Column, print_table, progress
-from fl_privquant.cohort import assumption, fewest_clients, honest_clients
+from fl_privquant.accounting import PrivacyStatement, Relation, RunRequirements, SecureSum, Unit, ViewKind
+from fl_privquant.cli.comparison import ComparisonRow, StuckSearch
+from fl_privquant.cli.flags import name_options
+from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
+from fl_privquant.cohort import describe_assumption, min_clients, min_honest_clients
 from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.planning import PlannedDesigns, plan
 
 
-def say(console: Console, sentence: str, copied: bool = False) -> None:
-    """Print a sentence, wrapped between words on a terminal; in a pipe it stays one line.
-
-    What is ``copied``, such as a command, gets no line break on a terminal either.
-    """
-    console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
-
-
-def asked(epsilon: float) -> str:
+def format_epsilon(epsilon: float) -> str:
     """The epsilon of a coordinate that a user asked for, with its unit and view."""
     return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief
 
@@ -45,57 +38,72 @@ def print_mechanism(console: Console, mechanism: Mechanism) -> None:
     console.print(table)
 
 
-def too_few_honest(summed: SecureSum, clients: int, *others: str) -> str:
+def explain_too_few_honest(summed: SecureSum, clients: int, *others: str) -> str:
     """Why the sum of so few clients hides nobody, and what would help; empty where it hides somebody.
 
     ``others`` are further things that would help.
     """
     fractions = summed.corrupt_fraction, summed.dropout_fraction
-    honest = honest_clients(clients, *fractions)
+    honest = min_honest_clients(clients, *fractions)
     if honest >= 2:
         return ""
     left = "one honest client, which no other client hides in the sum" if honest == 1 else "no honest client"
-    fewest = fewest_clients(*fractions)
+    fewest = min_clients(*fractions)
     lower = f"lower --corrupt-fraction ({fractions[0]:g}) or --dropout-fraction ({fractions[1]:g})"
     helps = [*([] if fewest is None else [f"ask {fewest} clients or more"]), lower, *others]
     helps[-1] = f"or {helps[-1]}" if len(helps) > 1 else helps[-1]
     return (
-        f"{summed.corrupt(clients)} corrupt and {summed.lost(clients)} lost leave {left} (each share is "
-        f"rounded up to whole clients); {', '.join(helps)}"
+        f"{summed.num_corrupt(clients)} corrupt and {summed.num_lost(clients)} lost leave {left} (each share "
+        f"is rounded up to whole clients); {', '.join(helps)}"
     )
 
 
 def print_statements(
-    console: Console, name: str, levels: Sequence[PrivacyStatement], too_few: str = ""
+    console: Console,
+    name: str,
+    levels: Sequence[PrivacyStatement],
+    beside: Sequence[PrivacyStatement],
+    too_few: str = "",
 ) -> None:
     """Print what a mechanism's epsilon means at each level, and what that assumes.
 
-    If clients are ``too_few`` for an aggregate view, it is said why.
+    The same levels for another neighboring relation stand ``beside`` them. If clients are ``too_few`` for an
+    aggregate view, it is said why.
     """
+    stated, other = levels[-1].relation, beside[-1].relation
     columns = (
         Column("what is protected", words=True),
         Column("who looks on", words=True),
-        Column("ε"),
+        Column(stated.value, f"ε, {stated.words}"),
+        Column(other.value, f"ε, {other.words}"),
         Column("δ"),
         Column("counted by", words=True),
     )
-    print_table(console, columns, [_statement_cells(level) for level in levels], f"{name}: what its ε means")
-    say(console, f"For {levels[-1].neighbours}. Assumes:")
+    rows = [_statement_cells(level, second) for level, second in zip(levels, beside, strict=True)]
+    print_table(console, columns, rows, f"{name}: what its ε means")
+    print_sentence(console, "Assumes:")
     for assumed in dict.fromkeys(assumed for level in levels for assumed in level.assumptions):
-        say(console, f"- {assumed}")
+        print_sentence(console, f"- {assumed}")
     if too_few:
-        say(
+        print_sentence(
             console,
             "The local view is the same for any number of clients. The aggregate view is not stated, as a "
             f"secure sum needs two honest clients: {too_few}.",
         )
 
 
-def _statement_cells(level: PrivacyStatement) -> list[str]:
+def _statement_cells(level: PrivacyStatement, beside: PrivacyStatement) -> list[str]:
     scope = f" ({level.scope})" if level.scope else ""
     local = level.view.kind is ViewKind.LOCAL
     seen = str(level.view) if local else f"the sum only, {level.view}"
-    return [f"{level.unit}{scope}", seen, level.epsilon_cell, level.delta_cell, level.method]
+    return [
+        f"{level.unit}{scope}",
+        seen,
+        level.epsilon_cell,
+        beside.epsilon_cell,
+        level.delta_cell,
+        level.method,
+    ]
 
 
 OVER_CENTRAL = (
@@ -108,14 +116,16 @@ ALL_HONEST = "error ÷ central of a plan for nobody corrupt or lost"
 _CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
 
 
-def plan_and_print_designs(console: Console, wish: Wish, names: Sequence[str], curve: bool) -> PlannedDesigns:
+def plan_and_print_designs(
+    console: Console, requirements: RunRequirements, names: Sequence[str], curve: bool
+) -> PlannedDesigns:
     """Print the designs that meet a target, why others do not, and what would help; return them."""
     with progress("planning") as status:
-        planned = plan(wish, names, curve, lambda name: status.update(f"planning {name}"))
+        planned = plan(requirements, names, curve, lambda name: status.update(f"planning {name}"))
         names = [design.name for design in planned.designs if design.ratio_to_central is not None]
         honest = {}
-        if names and wish.corrupt + wish.dropped:
-            everybody = dataclasses.replace(wish, corrupt=0, dropped=0)
+        if names and requirements.corrupt + requirements.dropped:
+            everybody = dataclasses.replace(requirements, corrupt=0, dropped=0)
             tell = "planning {} for nobody corrupt or lost"
             designs = plan(everybody, names, progress=lambda name: status.update(tell.format(name))).designs
             honest = {design.name: f"{design.ratio_to_central:.4f}" for design in designs}
@@ -125,29 +135,40 @@ def plan_and_print_designs(console: Console, wish: Wish, names: Sequence[str], c
 
 def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[str, str]) -> None:
     """Print designs; ``honest`` has their errors, by name, if planned for nobody corrupt or lost."""
-    wish = planned.wish
-    target = PrivacyStatement(wish.epsilon, wish.delta, wish.unit, wish.view.stated, method="target")
-    title = f"{target.unit}, view: {target.view}; target {target.figures}"
+    requirements = planned.requirements
+    target = PrivacyStatement(
+        requirements.epsilon,
+        requirements.delta,
+        requirements.unit,
+        requirements.view.stated,
+        requirements.relation,
+        method="target",
+    )
+    title = f"{target.unit}, view: {target.view}; target {target.figures}, {target.relation}"
+    beside = requirements.relation.beside
     by_norm = all(design.ratio_to_central is not None for design in planned.designs)
+    assumed = describe_assumption(requirements.corrupt, requirements.dropped, requirements.num_clients)
     columns = (
         Column("mechanism", words=True),
-        Column("ε", PrivacyStatement.heading(wish.unit, wish.view.stated, "reached")),
+        Column("ε", _describe_reached(requirements, requirements.relation)),
+        Column(beside.value, _describe_reached(requirements, beside)),
         Column(
             "error ÷ central",
-            f"{OVER_CENTRAL}; {assumption(wish.corrupt, wish.dropped, wish.num_clients)}",
+            f"{OVER_CENTRAL}; {assumed}",
         )
         if by_norm
         else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
         *([Column("all honest", ALL_HONEST)] if honest else []),
         Column("bytes", "what one client sends in a round, without headers"),
         Column("certified ε", f"{_certified_legend()}; a client's max_epsilon must allow it"),
-        Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True, dropped=2),
-        Column("counted by", words=True, dropped=1),
+        Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True),
+        Column("counted by", words=True),
     )
     rows = [
         (
             design.name,
             design.statement.epsilon_cell,
+            design.statement_for(beside).epsilon_cell,
             f"{design.ratio_to_central:.4f}" if by_norm else f"{design.mean_squared_error:.4g}",
             *([honest.get(design.name, "-")] if honest else []),
             str(design.bytes_per_round),
@@ -160,16 +181,20 @@ def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[st
     if rows:
         print_table(console, columns, rows, title)
     for name, reason in planned.missing.items():
-        say(console, f"{name}: {in_flags(reason)}")
+        print_sentence(console, f"{name}: {name_options(reason)}")
     if planned.advice is not None:
-        say(console, f"{title}: {planned.advice}")
+        print_sentence(console, f"{title}: {planned.advice}")
 
 
-def print_coordinates(console: Console, title: str, rows: list[Compared]) -> None:
+def _describe_reached(requirements: RunRequirements, relation: Relation) -> str:
+    return PrivacyStatement.heading(requirements.unit, requirements.view.stated, "reached", relation)
+
+
+def print_coordinates(console: Console, title: str, rows: list[ComparisonRow]) -> None:
     """Print mechanisms that encode coordinates, the least error first, and why others have no design."""
     # Most mechanisms are unbiased: a column of zeros would only be in the way.
     any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
-    ranked = _ranked(rows)
+    ranked = _rank_rows(rows)
     columns = (
         Column("mechanism", words=True),
         Column("ε", _certified_legend()),
@@ -178,16 +203,16 @@ def print_coordinates(console: Console, title: str, rows: list[Compared]) -> Non
         Column("MSE"),
         *([Column("max bias", "largest bias of an estimate, in clips")] if any_bias else []),
         Column("bits", "of a code"),
-        Column("max code", "the largest integer that one client adds to a sum", dropped=2),
-        Column("s", "seconds that the design took", dropped=1),
+        Column("max code", "the largest integer that one client adds to a sum"),
+        Column("s", "seconds that the design took"),
     )
     print_table(console, columns, [_cells(row, any_bias) for row in ranked], title)
     for row in ranked:
         if row.mechanism is None:
-            say(console, f"{row.label}: N/A: {in_flags(row.reason)}")
+            print_sentence(console, f"{row.label}: N/A: {name_options(row.reason)}")
 
 
-def _cells(row: Compared, any_bias: bool) -> list[str]:
+def _cells(row: ComparisonRow, any_bias: bool) -> list[str]:
     mechanism = row.mechanism
     if mechanism is None:
         return [row.label, "N/A", *[""] * (6 if any_bias else 5), f"{row.design_seconds:.2f}"]
@@ -199,12 +224,12 @@ def _cells(row: Compared, any_bias: bool) -> list[str]:
         f"{mechanism.mse():.4f}",
         *([f"{mechanism.max_bias:.3f}" if mechanism.max_bias else "0"] if any_bias else []),
         f"{mechanism.bits_per_coordinate:g}",
-        "-" if row.largest_code is None else str(row.largest_code),
+        "-" if row.max_code is None else str(row.max_code),
         f"{row.design_seconds:.2f}",
     ]
 
 
-def print_whole_updates(console: Console, title: str, rows: list[Compared], dimension: int) -> None:
+def print_whole_updates(console: Console, title: str, rows: list[ComparisonRow], dimension: int) -> None:
     """Print mechanisms that encode whole updates, and what they can be compared with."""
     columns = (
         Column("mechanism", words=True),
@@ -212,10 +237,10 @@ def print_whole_updates(console: Console, title: str, rows: list[Compared], dime
         Column("inputs in", words=True),
         Column("MSE", "of a coordinate"),
         Column("bits", "of a coordinate"),
-        Column("s", "seconds that the design took", dropped=1),
+        Column("s", "seconds that the design took"),
     )
     cells = []
-    for row in _ranked(rows):
+    for row in _rank_rows(rows):
         mechanism = row.mechanism
         if mechanism is None:
             continue
@@ -225,23 +250,23 @@ def print_whole_updates(console: Console, title: str, rows: list[Compared], dime
         bits, seconds = f"{mechanism.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"
         cells.append([row.label, *figures, bits, seconds])
     print_table(console, columns, cells, title)
-    say(
+    print_sentence(
         console,
         "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare. ε split: each "
         "coordinate gets its share, by basic composition.",
     )
 
 
-def print_stuck(console: Console, stuck: StuckSearch, levels: int) -> None:
+def print_stuck_search(console: Console, stuck: StuckSearch, levels: int) -> None:
     """Print that the search for a design ended in a local minimum, and which mechanism does better."""
-    say(
+    print_sentence(
         console,
         f"{stuck.label} is in a local minimum: MSE {stuck.mean_squared_error:.4f}, where "
-        f"{stuck.container}, which contains it, reaches {stuck.least_error:.4f} with {levels} levels.",
+        f"{stuck.container}, which contains it, reaches {stuck.min_error:.4f} with {levels} levels.",
     )
 
 
-def _ranked(rows: list[Compared]) -> list[Compared]:
+def _rank_rows(rows: list[ComparisonRow]) -> list[ComparisonRow]:
     return sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
 
 

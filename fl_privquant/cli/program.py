@@ -11,7 +11,7 @@ from click.exceptions import Abort, ClickException, NoArgsIsHelpError, UsageErro
 
 from fl_privquant.errors import PrivQuantError, one_line
 
-__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "fail", "interrupted", "print_error", "run"]
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "exit_interrupted", "fail", "print_error", "run"]
 
 EXIT_ERROR = 2
 """The exit code after an error."""
@@ -21,18 +21,18 @@ EXIT_INTERRUPTED = 130
 
 _RUN_AGAIN = "the same command can be run again"
 # None of our own messages is that long; what they quote may be anybody's.
-_MOST_CHARACTERS = 2000
+_MAX_CHARACTERS = 2000
 
 
 def run(app: typer.Typer) -> None:
     """Run the program, and end the process with its exit code."""
     try:
-        code = _command(app)(standalone_mode=False) or 0
+        code = _click_command(app)(standalone_mode=False) or 0
     except NoArgsIsHelpError as error:
         typer.echo(error.format_message())
         sys.exit(EXIT_ERROR)
     except (Abort, KeyboardInterrupt):
-        interrupted(_RUN_AGAIN)
+        exit_interrupted(_RUN_AGAIN)
     except ClickException as error:
         context = error.ctx if isinstance(error, UsageError) else None
         told = error.format_message().rstrip(".")
@@ -47,12 +47,12 @@ def run(app: typer.Typer) -> None:
     except (PrivQuantError, OSError) as error:
         fail(error)
     if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code
-        interrupted(_RUN_AGAIN)
+        exit_interrupted(_RUN_AGAIN)
     sys.exit(code)
 
 
 @lru_cache
-def _command(app: typer.Typer) -> Any:
+def _click_command(app: typer.Typer) -> Any:
     """What click runs. It is made once for a process, as the types of all options have to be read for it."""
     return typer.main.get_command(app)
 
@@ -63,7 +63,7 @@ def fail(error: object) -> NoReturn:
     sys.exit(EXIT_ERROR)
 
 
-def interrupted(state: str) -> NoReturn:
+def exit_interrupted(state: str) -> NoReturn:
     """Print one line that says what an interrupted program leaves behind, and end the process."""
     _print_line("interrupted: ", state)
     sys.exit(EXIT_INTERRUPTED)
@@ -78,7 +78,7 @@ def _print_line(opening: str, content: object) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    message = Text.assemble((opening, "bold red"), one_line(content, _MOST_CHARACTERS))
+    message = Text.assemble((opening, "bold red"), one_line(content, _MAX_CHARACTERS))
     console = Console(stderr=True)
     # One line in a pipe or a log; a terminal wraps it between words.
     console.print(message, soft_wrap=not console.is_terminal, highlight=False)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fl_privquant.array_types import Array
+from fl_privquant._array_types import Array
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.packing.pack import HEADER_BYTES, read_body, write_header
 from fl_privquant.packing.wire_format import check_finite
@@ -29,7 +29,7 @@ class Layout:
     """Names, shapes and types of the arrays of an update, in the order in which they are flattened.
 
     Only floating-point arrays are included: counters and other buffers are not part of an update. Arrays may
-    have scales (:mod:`fl_privquant.codec.array_choice`): the vector holds each array divided by its scale.
+    have scales (:mod:`fl_privquant.codec.array_selection`): the vector holds each array divided by its scale.
     Without scales all are 1.
 
     >>> layout = Layout.of({"weight": np.zeros((2, 3)), "steps": np.array(7), "bias": np.array(0.5)})
@@ -121,6 +121,23 @@ class Layout:
         self.check(new)
         return _Difference(self, new, old)
 
+    def cohort_differences(self, new: Arrays, old: Arrays) -> Array:
+        """(n, dimension) the differences of n clients, which are the first axis of ``new`` arrays."""
+        num_clients = len(new[self.names[0]])
+        vectors = np.empty((num_clients, self.dimension), dtype=self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, place, shape, scale in zip(
+                self.names, self.places, self.shapes, self._factors, strict=True
+            ):
+                if new[name].shape != (num_clients, *shape):
+                    raise InvalidUpdateError(
+                        f"update: {name!r} is of shape {new[name].shape}, expected {(num_clients, *shape)}"
+                    )
+                rows, out = new[name].reshape(num_clients, -1), vectors[:, place]
+                np.subtract(rows, old[name].reshape(-1), out=out, dtype=self.dtype)
+                _divide(out, scale)
+        return vectors
+
     def unflatten(self, vector: Array) -> dict[str, Array]:
         """The arrays, by name, in their own shapes and in the vector's precision; views of it if unscaled."""
         parts = self._split(vector)
@@ -148,18 +165,18 @@ class Layout:
         """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
         body = read_body(payload, _KIND_ARRAYS, 0, self.dimension, self.num_bytes)
         if self.has_one_dtype:
-            vector = _native(body, self.dtypes[0])
+            vector = _read_floats(body, self.dtypes[0])
             return dict(zip(self.names, self._split(vector), strict=True))
         arrays: dict[str, Array] = {}
         start = 0
         for name, shape, dtype, count in zip(self.names, self.shapes, self.dtypes, self.sizes, strict=True):
             stop = start + count * dtype.itemsize
-            arrays[name] = _native(body[start:stop], dtype).reshape(shape)
+            arrays[name] = _read_floats(body[start:stop], dtype).reshape(shape)
             start = stop
         return arrays
 
 
-def _native(body: Array, dtype: np.dtype[Any]) -> Array:
+def _read_floats(body: Array, dtype: np.dtype[Any]) -> Array:
     """A new array of the floats in some bytes; raises InvalidUpdateError unless all are finite."""
     values = body.view(dtype.newbyteorder("<")).astype(dtype)
     check_finite(values)

@@ -1,8 +1,8 @@
 """Clipping of whole updates by the L2 norm, and the share of coordinates that the coordinate clip changes.
 
 **What accounting assumes.** The norm of an update that was clipped and rotated is at most
-``NORM_ROUNDING`` (1 + 1e-5, :mod:`fl_privquant.loss.secure_sum`) times its bound B. Proof, for d coordinates
-up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal number t:
+``NORM_ROUNDING`` (1 + 1e-5, :mod:`fl_privquant.privacy_loss.sums.gaussian_bound`) times its bound B. Proof,
+for d coordinates up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal number t:
 
 1. *The norm.* Squares are added in double precision, of numbers whose squares neither overflow nor underflow
    (:func:`clip_l2` takes a power of two out first, which is exact). The sum is off by a factor of at most
@@ -10,7 +10,7 @@ up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and smallest normal num
 2. *The scaling.* A factor is rounded a few times, by 2^-53 each, and is 1e-6 too small on purpose. Writing
    a product back as a float moves a coordinate x by at most u abs(x) + t, even on a machine that flushes
    numbers below t to zero: a vector of norm up to B moves by at most u B + sqrt(d) t in norm.
-3. *The rotation* (:mod:`fl_privquant.codec.rotate`). A coordinate takes part in at most two transforms of
+3. *The rotation* (:mod:`fl_privquant.codec.rotation`). A coordinate takes part in at most two transforms of
    blocks and two of columns. Those of n coordinates have log2 n stages of additions and a product with a
    constant that is itself rounded, which counts as two steps; block and column together have at most 2^36
    coordinates. Each of these 2 * (36 + 2 * 2) = 80 steps moves the vector by at most u times its norm plus
@@ -32,8 +32,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fl_privquant import checks
-from fl_privquant.array_types import Array
+from fl_privquant import _validation
+from fl_privquant._array_types import Array
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 
 # Room for rounding: the norm of the scaled vector must not exceed the bound in its precision either.
@@ -56,15 +56,21 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
     least, most = float(kind.tiny) * _MARGIN, float(kind.max) / _MARGIN
     if not least <= clip <= most:
         raise InvalidSpecError(
-            f"clip: {clip:g} is outside {least:.3g} to {most:.3g}, where {dtype} is accurate; scale the model"
+            "clip",
+            clip,
+            f"is outside {least:.3g} to {most:.3g}, where {dtype} is accurate",
+            "scale the model",
         )
     if l2_clip is None:
         return
     share = l2_clip / math.sqrt(max(dimension, 1))
     if share < least or l2_clip > most:
         raise InvalidSpecError(
-            f"l2_clip: {l2_clip:g} for {dimension} coordinates, {share:.3g} for each, is outside {least:.3g} "
-            f"for each to {most:.3g} for all, where {dtype} is accurate; scale the model, or use float64"
+            "l2_clip",
+            l2_clip,
+            f"for {dimension} coordinates, {share:.3g} for each, is outside {least:.3g} for "
+            f"each to {most:.3g} for all, where {dtype} is accurate",
+            "scale the model, or use float64",
         )
 
 
@@ -79,9 +85,9 @@ def clip_l2(vector: Array, bound: float) -> float:
     >>> round(clip_l2(vector, 1.0), 5), vector.round(5)
     (0.2, array([0.6, 0.8]))
     """
-    from fl_privquant.codec.vector_loops import scale_in_place, sum_of_squares
+    from fl_privquant.codec._loops import scale_in_place, sum_of_squares
 
-    bound = checks.positive("l2_clip", bound)
+    bound = _validation.check_positive("l2_clip", bound)
     # Coordinates are multiplied by a power of two, so that no square leaves the range of floats.
     unit = 1.0
     squares = sum_of_squares(vector, unit)
@@ -102,10 +108,10 @@ def clip_l2(vector: Array, bound: float) -> float:
     return factor * unit
 
 
-def clipped_share(vector: Array, clip: float) -> float:
+def clipped_fraction(vector: Array, clip: float) -> float:
     """The share of coordinates outside [-clip, clip]; 0 for none at all.
 
-    >>> clipped_share(np.array([0.1, -0.3, 0.2, 0.0]), clip=0.15)
+    >>> clipped_fraction(np.array([0.1, -0.3, 0.2, 0.0]), clip=0.15)
     0.5
     """
     outside = np.count_nonzero(vector > clip) + np.count_nonzero(vector < -clip)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_privquant.array_types import ArrayLike, Floats
+from fl_privquant._array_types import ArrayLike, Floats
 from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
@@ -42,12 +42,13 @@ class SumCheck:
             if not value <= bound:
                 raise SecureAggregationError(
                     f"the sum of {self.num_clients} clients is not one of honest codes: {name} is "
-                    f"{value:.6g} {unit}, above {bound:.6g}, which honest clients exceed {self.how_often}; "
+                    f"{value:.6g} {unit}, above {bound:.6g}, which honest clients exceed "
+                    f"{self.frequency_text}; "
                     f"some client did not send honest codes, so the sum is not applied"
                 )
 
     @property
-    def how_often(self) -> str:
+    def frequency_text(self) -> str:
         """How often honest clients exceed a limit, in words."""
         return f"once in {1.0 / self.limits.odds:.2g} rounds at most" if self.limits.odds else "never"
 
@@ -74,25 +75,26 @@ class RunningSum:
         if layout != self._layout:
             self._layout, self._total, self._limit = layout, np.zeros(layout.dimension), 0.0
         total = self._total + layout.flatten(update)
-        norm, limit = float(np.linalg.norm(total)), test.limits.running(self._limit, test.scale)
+        norm, limit = float(np.linalg.norm(total)), test.limits.running_limit(self._limit, test.scale)
         if not norm <= limit * _FLOAT_ROOM:
             raise SecureAggregationError(
                 f"the sum of {test.num_clients} clients is not one of honest codes: with it the mean updates "
                 f"of all rounds add up to an L2 norm of {norm:.6g}, above {limit:.6g}, which honest clients "
-                f"exceed {test.how_often}; some client did not send honest codes, so the sum is not applied"
+                f"exceed {test.frequency_text}; some client did not send honest codes, so the sum is not "
+                f"applied"
             )
         self._total, self._limit = total, limit
 
 
-def honest_sum_test(codec: UpdateCodec, num_clients: int, odds: float = FALSE_ALARM_ODDS) -> SumCheck:
+def make_sum_check(codec: UpdateCodec, num_clients: int, odds: float = FALSE_ALARM_ODDS) -> SumCheck:
     """The test for sums of the :meth:`~UpdateCodec.codes` of ``num_clients`` clients.
 
     >>> import fl_privquant as pq
     >>> from fl_privquant.codec.array_layout import Layout
-    >>> from fl_privquant.encoding import Encoding
+    >>> from fl_privquant.codec.encoding import Encoding
     >>> layout = Layout.of({"weight": np.zeros(1000)})
     >>> codec = UpdateCodec(layout, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
-    >>> test = honest_sum_test(codec, num_clients=100)
+    >>> test = make_sum_check(codec, num_clients=100)
     >>> test.check(np.full(1000, 50))
     >>> test.check(np.full(1000, 90))  # doctest: +ELLIPSIS
     Traceback (most recent call last):

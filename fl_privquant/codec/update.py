@@ -17,7 +17,7 @@ the server adapts the clip.
 
 **Private metrics.** In the same way each of ``private_metrics`` is one more coordinate, before the vote: the
 client's value, clipped to a range and scaled to [-clip, clip]. In large updates it is several coordinates
-(:func:`~fl_privquant.encoding.metric_repeats`), of which the mean is taken.
+(:func:`~fl_privquant.codec.encoding.metric_repeats`), of which the mean is taken.
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
 of zeros, vote included, with the metrics that are known: :meth:`UpdateCodec.encoded_nothing`. The payload has
@@ -28,26 +28,28 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from fl_privquant.array_types import Array, ArrayLike, Ints
+from fl_privquant._array_types import Array, ArrayLike, Ints
 from fl_privquant.codec.array_layout import Arrays, Layout
-from fl_privquant.codec.clip import check_clips, clip_l2, clipped_share
-from fl_privquant.codec.metric_range import NO_METRICS, MetricRange, checked_metrics
-from fl_privquant.codec.rotate import Rotation
-from fl_privquant.codec.subset import Subset
-from fl_privquant.encoding import Encoding, metric_repeats
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.codec.clip import check_clips, clip_l2, clipped_fraction
+from fl_privquant.codec.coordinate_subset import Subset
+from fl_privquant.codec.encoding import Encoding, metric_repeats
+from fl_privquant.codec.metrics import NO_METRICS, MetricRange, check_metrics
+from fl_privquant.codec.record_sampling import RecordSum
+from fl_privquant.codec.rotation import Rotation
+from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.sum_ring import SumRing
+from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
-from fl_privquant.sampling.stream import Randomness
+from fl_privquant.sampling.cohort_stream import CohortStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 _Vector = Array | LazyVector
 
@@ -65,7 +67,7 @@ class EncodedUpdate:
     codec: UpdateCodec
     drawn: Array | Arrays
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """The payload, of :attr:`UpdateCodec.num_bytes` bytes."""
         if isinstance(self.drawn, np.ndarray):
             return self.codec.wire.pack(self.drawn)
@@ -104,25 +106,36 @@ class UpdateCodec:
 
     def __post_init__(self) -> None:
         if self.clip_quantile is not None and not 0.0 < self.clip_quantile <= 1.0:
-            raise InvalidSpecError(f"clip_quantile: {self.clip_quantile} is outside (0, 1]")
+            raise InvalidSpecError("clip_quantile", self.clip_quantile, "is outside (0, 1]")
         check_clips(self.clip, self.encoding.l2_clip, self.layout.dimension, self.layout.dtype)
         for scale in set(self.layout.scales):
             check_clips(self.clip * scale, None, self.layout.dimension, self.layout.dtype)
-        checked_metrics(self.private_metrics)
+        check_metrics(self.private_metrics)
+        if self.encoding.records is not None and (self.num_extra or self.layout.scales):
+            raise InvalidSpecError(
+                "private_metrics, clip_quantile, arrays",
+                MISSING,
+                problem="given, but a plan for records protects nothing that is not a sum of clipped records",
+                remedy="leave out private metrics, votes on the clip, and scales of single arrays",
+            )
         # Mechanisms for whole updates are made for one number of coordinates, that of the layout.
         bound = self.encoding.with_mechanism(self.mechanism.for_dimension(self.dimension))
         object.__setattr__(self, "encoding", bound)
         if self.num_extra and self.mechanism.encodes_whole_updates:
             key = "clip_quantile" if self.votes else "private_metrics"
             raise InvalidSpecError(
-                f"{key}: {self.mechanism.name} spends one epsilon on a whole update, so that a single "
-                f"coordinate is mostly noise; use a mechanism for single coordinates, or leave it out"
+                key,
+                self.mechanism.name,
+                "spends one epsilon on a whole update, so that a single coordinate is mostly noise",
+                "use a mechanism for single coordinates, or leave it out",
             )
         whole = self.mechanism.encodes_whole_updates
         if self.encoding.keep is not None and whole and self.mechanism.norm != "l2":
             raise InvalidSpecError(
-                f"keep: {self.encoding.keep}, but {self.mechanism.name} encodes whole updates of bounded "
-                f"coordinates; leave it out, or use a mechanism for single coordinates or for L2 norms"
+                "keep",
+                self.encoding.keep,
+                f", but {self.mechanism.name} encodes whole updates of bounded coordinates",
+                "leave it out, or use a mechanism for single coordinates or for L2 norms",
             )
         # The wire format is made now, so that an impossible one is refused here, not with the first update.
         _ = self.wire
@@ -153,7 +166,7 @@ class UpdateCodec:
     @cached_property
     def kept(self) -> int:
         """Number of coordinates of the update that are encoded: all of them, or those that are kept."""
-        return self.encoding.kept(self.layout.dimension)
+        return self.encoding.count_kept(self.layout.dimension)
 
     @property
     def num_extra(self) -> int:
@@ -203,10 +216,10 @@ class UpdateCodec:
         a number, counts as the middle of its range.
         """
         if not self.carries_difference:
-            return self.layout.pack(self._checked_arrays(update))
-        return self._encoded(self.layout.flatten(update), rng, threads, metrics).packed()
+            return self.layout.pack(self._check_arrays(update))
+        return self._encode_vector(self.layout.flatten(update), rng, threads, metrics).pack()
 
-    def encoded_difference(
+    def encode_difference(
         self,
         new: Arrays,
         old: Arrays,
@@ -216,10 +229,57 @@ class UpdateCodec:
     ) -> EncodedUpdate:
         """The step from ``old`` to ``new`` arrays, encoded; otherwise as :meth:`encode`."""
         if not self.carries_difference:
-            return EncodedUpdate(self, self._checked_arrays(new))
-        return self._encoded(self.layout.difference(new, old), rng, threads, metrics)
+            return EncodedUpdate(self, self._check_arrays(new))
+        return self._encode_vector(self.layout.difference(new, old), rng, threads, metrics)
 
-    def encoded_nothing(
+    def encode_record_sum(self, update: RecordSum, rng: Randomness = None, threads: int = 1) -> EncodedUpdate:
+        """An update that was made from single records, encoded; otherwise as :meth:`encode`.
+
+        It is rotated in double precision, so that what rounding does to it is nothing next to the part of a
+        record (:data:`~fl_privquant.privacy_loss.sums.gaussian_bound.NORM_ROUNDING` allows for much more).
+        """
+        self.layout.check(update.arrays)
+        parts = [np.asarray(update.arrays[name], dtype=np.float64).ravel() for name in self.layout.names]
+        return self._encode_vector(np.concatenate(parts), rng, threads, NO_METRICS)
+
+    def encode_cohort(
+        self, new: Arrays, old: Arrays, rngs: Sequence[Randomness], threads: int = 1
+    ) -> list[EncodedUpdate] | None:
+        """The steps of several clients from ``old`` arrays, encoded by one call of the mechanism.
+
+        Each client's codes are those that :meth:`encode_difference` gives with its random stream.
+
+        Parameters
+        ----------
+        new
+            The arrays of all clients by name, each with the clients as its first axis.
+        old
+            The arrays that the clients started from.
+        rngs
+            The random stream of each client.
+        threads
+            Number of threads that encode.
+
+        Returns
+        -------
+        list of EncodedUpdate or None
+            None where updates have to be encoded one by one: by mechanisms for which coordinates depend on
+            one another, with metrics or a vote, for updates made from single records, or if one of the
+            updates is not finite.
+        """
+        together = self.carries_difference and self.mechanism.encodes_coordinates_alone
+        if not together or self.num_extra or self.encoding.records is not None:
+            return None
+        steps = self.layout.cohort_differences(new, old)
+        if not np.isfinite(steps).all():
+            return None
+        vectors = np.stack([np.asarray(self._prepare(step)) for step in steps])
+        streams = [RandomStream.secure() if rng is None else rng for rng in rngs]
+        stream = CohortStream(streams, self.dimension)
+        drawn = self.mechanism.encode(vectors, clip=self.clip, rng=stream, threads=threads)
+        return [EncodedUpdate(self, row) for row in drawn]
+
+    def encode_zeros(
         self,
         old: Arrays,
         rng: Randomness = None,
@@ -231,15 +291,15 @@ class UpdateCodec:
             return EncodedUpdate(self, old)
         vector = np.zeros(self.dimension, dtype=self.layout.dtype)
         vector[self._metric_places] = self._metric_positions(metrics)
-        return self._drawn(vector, rng, threads)
+        return self._draw_output(vector, rng, threads)
 
-    def prepared(self, update: Arrays) -> Array:
+    def prepare(self, update: Arrays) -> Array:
         """The input of the mechanism for an update, without metrics and vote. It is data, and not private."""
-        return np.asarray(self._prepared(self.layout.flatten(update)))
+        return np.asarray(self._prepare(self.layout.flatten(update)))
 
-    def clipped_share(self, new: Arrays, old: Arrays) -> float:
+    def clipped_fraction(self, new: Arrays, old: Arrays) -> float:
         """The share of coordinates that the coordinate clip changes. It depends on the data: not private."""
-        return clipped_share(np.asarray(self._prepared(self.layout.difference(new, old))), self.clip)
+        return clipped_fraction(np.asarray(self._prepare(self.layout.difference(new, old))), self.clip)
 
     def norm_to_clip(self, new: Arrays, old: Arrays) -> float | None:
         """The L2 norm of the step over the L2 clip, None without one. It depends on the data: not private."""
@@ -259,19 +319,19 @@ class UpdateCodec:
         self._check_votes()
         return 0.5 + 0.5 * float(self.wire.estimate(payload)[-1]) / self.clip
 
-    def clip_vote_share(self, total: ArrayLike, num_clients: int) -> float:
+    def clip_vote_fraction(self, total: ArrayLike, num_clients: int) -> float:
         """The share of clients that voted for the clip, unbiased, from the sum of their :meth:`codes`."""
         self._check_votes()
         last = np.asarray(total)[-1:]
         return 0.5 + 0.5 * float(self.mechanism.decode_sum(last, num_clients, self.clip)[0]) / self.clip
 
-    def metrics_of(self, payload: bytes) -> dict[str, float]:
+    def decode_metrics(self, payload: bytes) -> dict[str, float]:
         """One client's private metrics from its payload, unbiased within their ranges."""
         if not self.private_metrics:
             return {}
         return self._metric_values(self.wire.estimate(payload)[self._metric_places] / self.clip)
 
-    def metric_means(self, total: ArrayLike, num_clients: int) -> dict[str, float]:
+    def decode_metric_means(self, total: ArrayLike, num_clients: int) -> dict[str, float]:
         """The means of private metrics over clients, unbiased, from the sum of their :meth:`codes`."""
         if not self.private_metrics:
             return {}
@@ -301,21 +361,21 @@ class UpdateCodec:
 
     def _check_votes(self) -> None:
         if not self.votes:
-            raise InvalidSpecError("clip_quantile: None, so that clients did not vote on the clip")
+            raise InvalidSpecError("clip_quantile", None, ", so that clients did not vote on the clip")
 
     def apply(self, payload: bytes, old: Arrays) -> dict[str, Array]:
         """The estimated new arrays, ``old`` plus the update, in their own types."""
         decoded = self.decode(payload)
         if not self.carries_difference:
             return decoded
-        return self.added(decoded, old)
+        return self.add_update(decoded, old)
 
     def apply_on_demand(self, payload: bytes, old: Arrays) -> dict[str, Callable[[], Array]]:
         """The arrays of :meth:`apply`, each computed whenever it is read.
 
         The payload is checked now. Until it is read it takes less memory than its arrays.
         """
-        add = self.wire.on_demand(payload) if self._adds_directly else None
+        add = self.wire.on_demand(payload) if self._can_add_directly else None
         if add is None:
             arrays = self.apply(payload, old)
             return {name: functools.partial(np.array, array) for name, array in arrays.items()}
@@ -325,7 +385,7 @@ class UpdateCodec:
         }
 
     @cached_property
-    def _adds_directly(self) -> bool:
+    def _can_add_directly(self) -> bool:
         """Whether decoded values are what is added to the model, in its own type and order."""
         layout = self.layout
         plain = layout.has_one_dtype and layout.dtype == layout.dtypes[0] and not layout.scales
@@ -335,14 +395,17 @@ class UpdateCodec:
         """Raise InvalidSpecError unless codes of several clients can be added up."""
         if not self.mechanism.summable:
             raise InvalidSpecError(
-                f"{self.mechanism.name}: its codes cannot be summed; choose another mechanism"
+                "mechanism",
+                self.mechanism.name,
+                "has codes that cannot be summed",
+                "choose another mechanism",
             )
 
     def sum_ring(self, num_clients: int, exact: bool = False) -> SumRing:
         """The ring in which the codes of at most ``num_clients`` clients are added up.
 
-        It is as narrow as the sum of honest codes allows (:mod:`fl_privquant.mechanisms.sum_ring`), or holds
-        all sums of codes where they must be ``exact``.
+        It is as narrow as the sum of honest codes allows (:mod:`fl_privquant.mechanisms.modular_sum`), or
+        holds all sums of codes where they must be ``exact``.
         """
         mechanism = self.mechanism
         if exact:
@@ -379,7 +442,7 @@ class UpdateCodec:
             return None
         return Subset(self.layout.dimension, self.kept, self.rotation_seed)
 
-    def _prepared(self, vector: _Vector) -> _Vector:
+    def _prepare(self, vector: _Vector) -> _Vector:
         """The vector after the stages before the coordinate clip; an array is changed in place."""
         l2_clip = self.encoding.l2_clip
         if l2_clip is None and self._rotation is None:
@@ -398,37 +461,37 @@ class UpdateCodec:
             clip_l2(prepared, self.encoding.l2_bound(self.layout.dimension) or 0.0)
         return prepared
 
-    def _encoded(
+    def _encode_vector(
         self, vector: _Vector, rng: Randomness, threads: int, metrics: Mapping[str, Any]
     ) -> EncodedUpdate:
         l2_clip = self.encoding.l2_clip
         if self.votes and l2_clip is not None:
             vector = np.asarray(vector)
             wide_enough = float(np.linalg.norm(vector)) <= l2_clip
-        prepared = self._prepared(vector)
+        prepared = self._prepare(vector)
         if self.num_extra:
             coordinates = np.asarray(prepared)
             extra = self._metric_positions(metrics)
             if self.votes and self.clip_quantile is not None:
                 if l2_clip is None:
-                    wide_enough = 1.0 - clipped_share(coordinates, self.clip) >= self.clip_quantile
+                    wide_enough = 1.0 - clipped_fraction(coordinates, self.clip) >= self.clip_quantile
                 extra = np.append(extra, self.clip if wide_enough else -self.clip)
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
-        return self._drawn(prepared, rng, threads)
+        return self._draw_output(prepared, rng, threads)
 
-    def _drawn(self, vector: _Vector, rng: Randomness, threads: int) -> EncodedUpdate:
+    def _draw_output(self, vector: _Vector, rng: Randomness, threads: int) -> EncodedUpdate:
         return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads))
 
     def _restore(self, vector: Array) -> dict[str, Array]:
         vector = vector[: self.kept]
         if self._subset is not None:
-            vector = self._subset.restored(vector)
+            vector = self._subset.restore(vector)
         if self._rotation is not None:
             vector = np.ascontiguousarray(vector)
             self._rotation.backward(vector)
         return self.layout.unflatten(vector)
 
-    def added(self, update: Arrays, old: Arrays) -> dict[str, Array]:
+    def add_update(self, update: Arrays, old: Arrays) -> dict[str, Array]:
         """The new arrays that a decoded update makes of ``old``, in their own types."""
         return {
             name: np.asarray(np.add(old[name], update[name], dtype=self.layout.dtype)).astype(
@@ -437,7 +500,7 @@ class UpdateCodec:
             for name, dtype in zip(self.layout.names, self.layout.dtypes, strict=True)
         }
 
-    def _checked_arrays(self, arrays: Arrays) -> Arrays:
+    def _check_arrays(self, arrays: Arrays) -> Arrays:
         self.layout.check(arrays)
         for name in self.layout.names:
             check_finite(arrays[name])

@@ -1,7 +1,11 @@
-"""The mechanisms: one file each, registered by being in this folder."""
+"""The mechanisms: one file each, in a sub-package of this one or in another installed package."""
 
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+from fl_privquant.mechanisms.registry import load_entry_points
+
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
+# After our own, so that a name which both have stays ours.
+load_entry_points()

@@ -1,38 +1,41 @@
-"""Base classes of mechanisms: output values, exact output law, encoder, decoder, and serialisation."""
+"""Base classes of mechanisms: output values and distribution, encoder, decoder, serialization."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 import struct
+import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cache, cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fl_privquant.array_types import Array, ArrayLike, Floats, Ints
-from fl_privquant.errors import CertificationError, InvalidSpecError, one_line, other_version
-from fl_privquant.law.codebook import MAX_LEVELS, Codebook
-from fl_privquant.law.density import Density, as_density
-from fl_privquant.law.law import Law
-from fl_privquant.law.table import CertifiedTable
-from fl_privquant.loss.bit_sums import poisson_binomial_losses, theta_of_two_levels
-from fl_privquant.loss.blanket import blanket_loss
-from fl_privquant.loss.compose import NamedLoss
-from fl_privquant.loss.dominating import dominating_loss
-from fl_privquant.loss.norms import NO_NORMS, Norms, table_update_losses
-from fl_privquant.loss.response import NOT_PRIVATE, response_loss
-from fl_privquant.mechanisms.header_fields import read_fields, written_fields
+from fl_privquant._array_types import Array, ArrayLike, Floats, Ints
+from fl_privquant.distributions.certified_table import CertifiedTable
+from fl_privquant.distributions.codebook import MAX_LEVELS, Codebook
+from fl_privquant.distributions.input_density import Density, as_density
+from fl_privquant.distributions.output_distribution import OutputDistribution
+from fl_privquant.errors import CertificationError, InvalidSpecError, describe_other_version, one_line
+from fl_privquant.mechanisms.handed_noise import HandedNoise, NoiseSeeds
+from fl_privquant.mechanisms.modular_sum import SumRing, find_narrowest_ring
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
-from fl_privquant.mechanisms.sum_ring import SumRing, narrow_ring
 from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
+from fl_privquant.privacy_loss.closed_forms import NOT_PRIVATE, response_loss
+from fl_privquant.privacy_loss.composition.compose import NamedLoss
+from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
+from fl_privquant.privacy_loss.sums.bit_sums import poisson_binomial_losses, theta_of_two_levels
+from fl_privquant.privacy_loss.sums.blanket import blanket_loss
+from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss, zero_out_loss
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms, table_update_losses
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness
-from fl_privquant.statement import LOCAL, PrivacyStatement, Unit, View
+from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, Unit, View
 
 _MAGIC = b"PQMECH"
 _VERSION = 1
@@ -41,11 +44,20 @@ _DIGEST_BYTES = 32
 _MAX_ROWS = 1 << 16
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_NAME = 64
+# How fields of plain types (texts, numbers and mappings) are written into a header, and read again. The class
+# of a mechanism handles all others, such as a table.
+_HEADER_WRITERS: dict[Any, Callable[[Any], Any]] = {
+    float: lambda value: float(value).hex(),
+    int: int,
+    str: str,
+    Mapping: dict,
+}
+_HEADER_READERS: dict[Any, Callable[[Any], Any]] = {float: float.fromhex, int: int, str: str, Mapping: dict}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mechanism(ABC):
-    """A mechanism for inputs in [-clip, clip]. Its law is stated for a clip of 1; the clip is given on use.
+    """A mechanism for inputs in [-clip, clip]. It is stated for a clip of 1; the clip is given on use.
 
     Subclasses are frozen dataclasses. Their field ``claimed_epsilon`` is the privacy loss that the design had
     to keep. The certified loss is computed when the mechanism is made, and must not exceed it.
@@ -65,12 +77,15 @@ class Mechanism(ABC):
     """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
     """Whether encoded updates are integers whose sum decodes, as secure aggregation needs."""
-    no_sum: ClassVar[str] = (
+    no_sum_reason: ClassVar[str] = (
         "its messages cannot be added up; decode each client's, or use 'cldp_linf' or 'vqsgd_private'"
     )
     """The error text of a mechanism that is not summable: why, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
+    encodes_coordinates_alone: ClassVar[bool] = False
+    """Whether each coordinate is encoded by itself, and takes as many random words as any other. The
+    updates of several clients can then be encoded as one vector."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
@@ -119,23 +134,58 @@ class Mechanism(ABC):
         """The privacy statement of one :attr:`unit` in the local view, for people to read."""
         return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
 
-    def loss(self, view: View = LOCAL) -> NamedLoss:
+    def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
         """The privacy loss of one :attr:`unit` in that view, with the name of the bound.
 
         In a sum it must hold whatever the inputs of the other ``view.honest_count - 1`` honest clients are.
+        The relation is replace-one or zero-out. A loss for replace-one is also valid for zero-out, and a
+        mechanism may return it; only a loss for zero-out has that relation as its
+        :attr:`~fl_privquant.privacy_loss.composition.compose.NamedLoss.relation`.
         By default it is the loss of the worst mechanism that has the certified epsilon and delta.
         """
         if math.isinf(self.epsilon):
             return NamedLoss(NOT_PRIVATE)
-        return NamedLoss(response_loss(self.epsilon, self.delta), "worst law")
+        return NamedLoss(response_loss(self.epsilon, self.delta), "worst distribution")
 
-    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+    def update_losses(
+        self,
+        norms: UpdateNorms,
+        dimension: int,
+        view: View = LOCAL,
+        relation: Relation = Relation.REPLACE_ONE,
+    ) -> list[NamedLoss]:
         """Bounds on the loss of a whole update that may be below the sum of its coordinates' losses.
 
         With norms, which are in units of the clip, these are all bounds that rest on them. Without norms,
         they hold for updates of any norm. The accountant uses the bound with the smallest total.
         """
         return []
+
+    def record_losses(
+        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
+    ) -> list[tuple[PrivacyLoss, ...]]:
+        """Bounds of what a release tells of one record; each is one loss for each order of neighbors.
+
+        They are for updates that are sums over randomly drawn records (:attr:`UpdateNorms.record`). The list
+        is empty where nothing is certified, as for all mechanisms but those that add Gaussian noise.
+        """
+        return []
+
+    @property
+    def handed(self) -> HandedNoise | None:
+        """What holds for noise that a round hands over to the next; None if noise is fresh in each round."""
+        return None
+
+    def with_seeds(self, seeds: NoiseSeeds) -> Self:
+        """The mechanism that draws handed noise from these seeds; itself if its noise is fresh."""
+        return self
+
+    def round_equivalent_mse(self, lost: float = 0.0) -> float:
+        """The variance of fresh noise of a code that would leave the same error in sums of all rounds.
+
+        It is in squared clips; ``lost`` is the fraction of handed noise that is never taken off.
+        """
+        return self.mse()
 
     @property
     def encodes_whole_updates(self) -> bool:
@@ -174,8 +224,8 @@ class Mechanism(ABC):
         return None
 
     @property
-    def law(self) -> Law | None:
-        """The output law of a coordinate, where the probability of each output is listed; else None."""
+    def distribution(self) -> OutputDistribution | None:
+        """The output distribution of a coordinate, if the probability of each output is listed; else None."""
         return None
 
     def details(self) -> dict[str, str]:
@@ -201,15 +251,15 @@ class Mechanism(ABC):
 
     def to_codes(self, indices: Array) -> Ints:
         """The integers >= 0 to be added up, below 2^sum_bits."""
-        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
+        raise InvalidSpecError("mechanism", self.name, f": {self.no_sum_reason}")
 
     def sum_bits(self, num_clients: int) -> int:
         """Bits of the modulus 2^bits in which the codes of ``num_clients`` clients are added up."""
-        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
+        raise InvalidSpecError("mechanism", self.name, f": {self.no_sum_reason}")
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         """The mean estimate from the sum of codes of ``num_clients`` clients, modulo 2^sum_bits."""
-        raise InvalidSpecError(f"{self.name}: {self.no_sum}")
+        raise InvalidSpecError("mechanism", self.name, f": {self.no_sum_reason}")
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
         """The integers modulo 2^bits in which codes are summed, with as few bits as honest sums need.
@@ -221,7 +271,7 @@ class Mechanism(ABC):
     @property
     def coordinate_noise(self) -> CoordinateNoise:
         """Bounds on the value of one honest code that hold for every input in [-1, 1]."""
-        raise InvalidSpecError(f"mechanism {self.name!r} does not encode each coordinate to a code that sums")
+        raise InvalidSpecError("mechanism", self.name, "does not encode each coordinate to a code that sums")
 
     def sum_limits(self, num_clients: int, dimension: int, l2_bound: float | None, odds: float) -> SumLimits:
         """Limits, in units of the clip, that the mean of honest codes exceeds with at most these odds.
@@ -255,7 +305,7 @@ class Mechanism(ABC):
 
     def to_bytes(self) -> bytes:
         """The mechanism as bytes, which :meth:`from_bytes` reads and certifies again."""
-        fields = {"kind": self.kind, **written_fields(self), **self._header()}
+        fields = {"kind": self.kind, **_write_fields(self), **self._header()}
         header = json.dumps(fields, sort_keys=True).encode()
         body = b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
         payload = _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header + body
@@ -277,7 +327,7 @@ class Mechanism(ABC):
             raise CertificationError(f"mechanism: starts with {magic!r}, expected {_MAGIC!r}")
         if version != _VERSION:
             advice = "design it anew, or install the fl-privquant that wrote it"
-            raise CertificationError(other_version("mechanism", version, _VERSION, advice))
+            raise CertificationError(describe_other_version("mechanism", version, _VERSION, advice))
         if hashlib.sha256(payload).digest() != digest:
             raise CertificationError("mechanism: the checksum does not match; the bytes were damaged")
         if header_length > _MAX_HEADER_BYTES:
@@ -292,7 +342,7 @@ class Mechanism(ABC):
             # Overflows and the like are detected here rather than where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
                 others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
-                mechanism = kind(**(read_fields(kind, header) | others))
+                mechanism = kind(**(_read_fields(kind, header) | others))
                 if not math.isfinite(mechanism.mse()):
                     raise ValueError(f"its mean squared error is {mechanism.mse()}")
             return mechanism
@@ -351,7 +401,7 @@ class LatticeMechanism(Mechanism):
         return self.codebook.sum_bits(num_clients)
 
     def sum_ring(self, num_clients: int, dimension: int) -> SumRing:
-        return narrow_ring(self.codebook, self.law, num_clients, dimension)
+        return find_narrowest_ring(self.codebook, self.distribution, num_clients, dimension)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         return self.codebook.decode_sum(total, num_clients, clip)
@@ -367,7 +417,7 @@ class LatticeMechanism(Mechanism):
         """(n, m) exact output probabilities for inputs in [-1, 1]."""
 
     def _mean_error(self, density: Density | ArrayLike | None, breaks: Array, power: int) -> float:
-        """Mean of |value - x|^power, by quadrature of the law between the breaks."""
+        """Mean of |value - x|^power, by quadrature of the distribution between the breaks."""
         nodes, weights = as_density(density).quadrature(breaks)
         errors = np.abs(self.values - nodes[:, None]) ** power
         return float(weights @ (self.pmf(nodes) * errors).sum(axis=1))
@@ -380,6 +430,8 @@ class TableMechanism(LatticeMechanism, kind="table"):
     Guarantee: ``epsilon``-differential privacy of each coordinate and release against an adversary who sees
     the codes, certified in exact arithmetic on the very table that is sampled from.
     """
+
+    encodes_coordinates_alone = True
 
     table: CertifiedTable
     claimed_epsilon: float
@@ -396,46 +448,61 @@ class TableMechanism(LatticeMechanism, kind="table"):
         return self.table.codebook
 
     @property
-    def law(self) -> Law:
-        """The exact law of what is sampled."""
-        return self.table.law
+    def distribution(self) -> OutputDistribution:
+        """The exact distribution of what is sampled."""
+        return self.table.distribution
 
     def details(self) -> dict[str, str]:
         return self.table.details()
 
     def pmf(self, x: ArrayLike) -> Floats:
-        return self.law.pmf(x)
+        return self.distribution.pmf(x)
 
-    def loss(self, view: View = LOCAL) -> NamedLoss:
+    def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
         if math.isinf(self.epsilon):
-            return super().loss(view)
-        if view.is_local:
-            return NamedLoss(dominating_loss(self.table))
-        return NamedLoss(blanket_loss(self.table, view.honest_count), "blanket")
+            return super().loss(view, relation)
+        if not view.is_local:
+            loss = blanket_loss(self.table, view.honest_count, relation)
+            return NamedLoss(loss, "blanket", relation=relation)
+        whole = relation is Relation.REPLACE_ONE
+        return NamedLoss(
+            dominating_loss(self.table) if whole else zero_out_loss(self.table), relation=relation
+        )
 
-    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+    def update_losses(
+        self,
+        norms: UpdateNorms,
+        dimension: int,
+        view: View = LOCAL,
+        relation: Relation = Relation.REPLACE_ONE,
+    ) -> list[NamedLoss]:
         honest = view.honest_count
         if norms == NO_NORMS and self.num_levels == 2:
             return poisson_binomial_losses(
                 1, theta_of_two_levels(self.table), self.epsilon, dimension, honest
             )
-        return [] if norms.l2 is None else table_update_losses(self.table, norms.l2, dimension, honest)
+        if norms.l2 is None:
+            return []
+        losses = table_update_losses(self.table, relation.distance * norms.l2, dimension, honest)
+        return [dataclasses.replace(loss, relation=relation) for loss in losses]
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        return self.law.mae(density)
+        return self.distribution.mae(density)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        return self.law.mse(density)
+        return self.distribution.mse(density)
 
     def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
         return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
 
     @cached_property
     def coordinate_noise(self) -> CoordinateNoise:
-        law = self.law
-        mean = float(np.abs(law.rows @ self.values).max())
+        distribution = self.distribution
+        mean = float(np.abs(distribution.rows @ self.values).max())
         largest = mean + float(np.abs(self.values).max())
-        return bounded_noise(mean, law.max_bias, law.max_variance, largest, law.min_variance)
+        return bounded_noise(
+            mean, distribution.max_bias, distribution.max_variance, largest, distribution.min_variance
+        )
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -460,10 +527,10 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     @classmethod
     def _other_fields(cls, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        return {"table": CertifiedTable(*cls._table_parts(header, body))}
+        return {"table": CertifiedTable(*cls._read_table_parts(header, body))}
 
     @staticmethod
-    def _table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
+    def _read_table_parts(header: dict[str, Any], body: bytes) -> tuple[Codebook, Ints, Ints, Ints]:
         """Codebook, weights, start rows and end rows of a table as they were sent, not certified yet."""
         levels, rows, pieces = (int(header[key]) for key in ("levels", "rows", "pieces"))
         # The sender claims these sizes, so they are checked before memory of that size is allocated.
@@ -483,10 +550,40 @@ class TableMechanism(LatticeMechanism, kind="table"):
         return codebook, *(array.astype(np.int64) for array in (weights, start_rows, end_rows))
 
 
-def checked_mechanism(value: object) -> Mechanism:
+def check_mechanism(value: object) -> Mechanism:
     """The value, if it is a mechanism."""
     if not isinstance(value, Mechanism):
-        raise InvalidSpecError(
-            f"mechanism: {type(value).__name__}, expected a Mechanism; see fl_privquant.design"
-        )
+        raise InvalidSpecError("mechanism", value, ", expected a Mechanism", "see fl_privquant.design")
     return value
+
+
+def _write_fields(mechanism: Any) -> dict[str, Any]:
+    """The plain fields of a mechanism as JSON holds them, floats without loss."""
+    cls: Any = type(mechanism)
+    return {
+        _header_key(name): _HEADER_WRITERS[kind](getattr(mechanism, name))
+        for name, kind in _plain_fields(cls).items()
+    }
+
+
+def _read_fields(cls: Any, header: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain fields of a mechanism of that class, from a header that was received."""
+    return {
+        name: _HEADER_READERS[kind](header[_header_key(name)]) for name, kind in _plain_fields(cls).items()
+    }
+
+
+@cache
+def _plain_fields(cls: Any) -> dict[str, Any]:
+    """The type of each plain field: str, int, float or Mapping."""
+    hints = typing.get_type_hints(cls)
+    kinds = {
+        field.name: typing.get_origin(hints[field.name]) or hints[field.name]
+        for field in dataclasses.fields(cls)
+    }
+    return {name: kind for name, kind in kinds.items() if kind in _HEADER_WRITERS}
+
+
+def _header_key(name: str) -> str:
+    """A field's key in headers, without the word "claimed": whatever a header says is a claim."""
+    return name.removeprefix("claimed_")

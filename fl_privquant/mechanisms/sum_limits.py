@@ -1,7 +1,8 @@
 """Limits that sums of honest codes hardly ever exceed, whatever the data of the honest clients.
 
 Secure aggregation hides single codes, so that a hostile client can add any integers to the sum. But the
-server can test the *sum*: honest codes are inputs plus noise of a known law, and sums of noise concentrate.
+server can test the *sum*: honest codes are inputs plus noise of a known distribution, and sums of noise
+concentrate.
 
 Notation, in units of the clip: for client c of n and coordinate j of d let x_cj in [-1, 1] be the input and
 V_cj the value of its code, independent over c and j given the inputs. Let mu_j = sum_c E V_cj and
@@ -68,7 +69,7 @@ from typing import Final
 
 import numpy as np
 
-from fl_privquant import checks
+from fl_privquant import _validation
 
 FALSE_ALARM_ODDS: Final = 1e-9
 """Odds that a round of honest clients is refused, whatever their data."""
@@ -86,7 +87,7 @@ _CLIP_ROOM = 1.0 + 1e-4
 class CoordinateNoise:
     """Bounds on one honest client's decoded value of a coordinate, for *every* input in [-1, 1]."""
 
-    largest_mean: float
+    max_mean: float
     """Upper bound of the absolute value of its mean."""
     max_bias: float
     """Upper bound of the distance of the mean to the input."""
@@ -98,7 +99,7 @@ class CoordinateNoise:
     largest: float = math.inf
     """Upper bound of the distance of the value to its mean."""
     slip: float = 0.0
-    """Probability that one draw does not follow the law for which these bounds are stated."""
+    """Probability that one draw does not follow the distribution for which these bounds are stated."""
     min_variance: float = 0.0
     """Lower bound of its variance. It decides how large a shift may hide in the noise, and nothing else."""
 
@@ -120,7 +121,7 @@ class CoordinateNoise:
 
 
 def bounded_noise(
-    largest_mean: float, max_bias: float, variance: float, largest: float, min_variance: float = 0.0
+    max_mean: float, max_bias: float, variance: float, largest: float, min_variance: float = 0.0
 ) -> CoordinateNoise:
     """Noise of at most that variance and at most that absolute value (Bennett's bound)."""
 
@@ -129,7 +130,7 @@ def bounded_noise(
         return variance / largest**2 * (math.expm1(reach) - reach) if reach < 700.0 else math.inf
 
     return CoordinateNoise(
-        largest_mean, max_bias, variance * _FLOAT_ROOM, log_moment, largest, min_variance=min_variance
+        max_mean, max_bias, variance * _FLOAT_ROOM, log_moment, largest, min_variance=min_variance
     )
 
 
@@ -155,7 +156,7 @@ class SumLimits:
     noise_energy: float = 0.0
     """Upper bound of the sum of squares of the noise."""
 
-    def running(self, before: float, scale: float) -> float:
+    def running_limit(self, before: float, scale: float) -> float:
         """The limit of the norm of a sum over rounds, if before this round it was ``before``.
 
         ``scale`` is how much this round's unit is in units of the sum.
@@ -172,23 +173,23 @@ def sum_limits(
     There are ``dimension`` sums of ``num_clients`` values. ``l2_bound`` is the largest L2 norm of a client's
     inputs in units of the clip; None if only coordinates are clipped. ``odds`` are those of a false alarm.
     """
-    checks.inside("odds", odds, "(0, 1)")
-    checks.whole("num_clients", num_clients, 1)
-    checks.whole("dimension", dimension, 1)
+    _validation.check_in_interval("odds", odds, "(0, 1)")
+    _validation.check_integer("num_clients", num_clients, 1)
+    _validation.check_integer("dimension", dimension, 1)
     n, root = float(num_clients), math.sqrt(dimension)
     log_odds = math.log(5.0 / odds)
     reach = min(noise.tail(n, log_odds + math.log(dimension)), n * noise.largest)
-    signal = n * noise.largest_mean * root
+    signal = n * noise.max_mean * root
     if l2_bound is not None:
         signal = min(signal, n * (l2_bound * _CLIP_ROOM + noise.max_bias * root))
-    largest = min(n * noise.largest_mean, signal)
+    largest = min(n * noise.max_mean, signal)
     crossed = largest * noise.tail(n * (signal / largest) ** 2, log_odds) if largest else 0.0
     spread = n * noise.variance
     deviation = dimension * (2.0 * spread**2 + n * noise.fourth_moment)
     noise_energy = dimension * spread + math.sqrt(2.0 * deviation * log_odds) + reach**2 * log_odds / 3.0
     energy = signal**2 + 2.0 * crossed + noise_energy
     return SumLimits(
-        coordinate=(n * noise.largest_mean + reach) / n * _FLOAT_ROOM,
+        coordinate=(n * noise.max_mean + reach) / n * _FLOAT_ROOM,
         energy=energy / n**2 * _FLOAT_ROOM,
         odds=odds + n * dimension * noise.slip,
         largest_shift=_largest_shift(noise, n, dimension, signal, energy * _FLOAT_ROOM) / n,

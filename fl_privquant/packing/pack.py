@@ -36,10 +36,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_privquant import checks
-from fl_privquant.array_types import code_type
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, other_version
-from fl_privquant.law.codebook import MAX_LEVELS
+from fl_privquant import _validation
+from fl_privquant._array_types import smallest_code_type
+from fl_privquant.distributions.codebook import MAX_LEVELS
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, describe_other_version
 
 HEADER_BYTES: Final = 16
 """Size of the header of every payload."""
@@ -72,14 +72,14 @@ def pack_indices(indices: ArrayLike, num_levels: int) -> bytes:
     >>> pack_indices([2, 2, 2, 2, 2], num_levels=3)[HEADER_BYTES:].hex()
     'f2'
     """
-    num_levels = _checked_levels(num_levels)
+    num_levels = _check_levels(num_levels)
     width = _index_width(num_levels)
-    values = integers(indices, "indices", num_levels - 1)
+    values = check_integers(indices, "indices", num_levels - 1)
     header = write_header(KIND_INDICES, num_levels, values.size)
     per_word = _digits_per_word(num_levels)
     body = np.empty(packed_size(values.size, num_levels=num_levels) - HEADER_BYTES, dtype=np.uint8)
     if per_word:
-        _join(values.astype(code_type(width), copy=False), num_levels, per_word, body)
+        _join(values.astype(smallest_code_type(width), copy=False), num_levels, per_word, body)
     else:
         _narrow(values, width, body)
     return b"".join([header, body.data])
@@ -93,11 +93,11 @@ def unpack_indices(payload: Payload, num_levels: int, length: int) -> NDArray[np
     >>> unpack_indices(pack_indices([0, 1, 2, 3, 3], 4), num_levels=4, length=5)
     array([0, 1, 2, 3, 3], dtype=uint8)
     """
-    num_levels = _checked_levels(num_levels)
+    num_levels = _check_levels(num_levels)
     width = _index_width(num_levels)
     expected = packed_size(length, num_levels=num_levels) - HEADER_BYTES
     body = read_body(payload, KIND_INDICES, num_levels, length, expected)
-    out = np.empty(length, dtype=code_type(width))
+    out = np.empty(length, dtype=smallest_code_type(width))
     per_word = _digits_per_word(num_levels)
     if per_word:
         _split(body, num_levels, per_word, out)
@@ -114,8 +114,8 @@ def pack_codes(codes: ArrayLike, width: int) -> bytes:
     >>> pack_codes([1, 2, 3], width=12)[HEADER_BYTES:].hex()
     '0120000300'
     """
-    width = _checked_width(width)
-    values = integers(codes, "codes", (1 << width) - 1)
+    width = _check_width(width)
+    values = check_integers(codes, "codes", (1 << width) - 1)
     header = write_header(KIND_CODES, width, values.size)
     body = np.empty(packed_size(values.size, width=width) - HEADER_BYTES, dtype=np.uint8)
     _narrow(values, width, body)
@@ -130,7 +130,7 @@ def unpack_codes(payload: Payload, width: int, length: int) -> NDArray[np.uint32
     >>> unpack_codes(pack_codes([1, 2, 3], width=12), width=12, length=3)
     array([1, 2, 3], dtype=uint32)
     """
-    width = _checked_width(width)
+    width = _check_width(width)
     body = read_body(payload, KIND_CODES, width, length, packed_size(length, width=width) - HEADER_BYTES)
     out = np.empty(length, dtype=np.uint32)
     _expand(body, width, out)
@@ -143,17 +143,17 @@ def packed_size(length: int, *, num_levels: int | None = None, width: int | None
     >>> packed_size(1_000_000, num_levels=4), packed_size(1_000_000, width=11)
     (250016, 1375016)
     """
-    length = checks.whole("length", length, 0, _MAX_LENGTH)
+    length = _validation.check_integer("length", length, 0, _MAX_LENGTH)
     if (num_levels is None) == (width is None):
-        raise InvalidSpecError(f"num_levels {num_levels}, width {width}: give one of the two")
+        raise InvalidSpecError("num_levels, width", (num_levels, width), "", "give one of the two")
     if num_levels is not None:
-        num_levels = _checked_levels(num_levels)
+        num_levels = _check_levels(num_levels)
         per_word = _digits_per_word(num_levels)
         if per_word:
             words, left = divmod(length, per_word)
             return HEADER_BYTES + 8 * words + _tail_bytes(num_levels, left)
         width = _index_width(num_levels)
-    return HEADER_BYTES + (length * _checked_width(width) + 7) // 8
+    return HEADER_BYTES + (length * _check_width(width) + 7) // 8
 
 
 def write_header(kind: int, parameter: int, length: int) -> bytes:
@@ -175,7 +175,7 @@ def read_body(payload: Payload, kind: int, parameter: int, length: int, body_siz
     magic, version, found_kind, found_parameter, found_length = _HEADER.unpack_from(view)
     if magic == _MAGIC and version != _VERSION:
         advice = "install the same fl-privquant on clients and server"
-        raise InvalidUpdateError(other_version("payload", version, _VERSION, advice))
+        raise InvalidUpdateError(describe_other_version("payload", version, _VERSION, advice))
     for name, received, expected in (
         ("magic", magic, _MAGIC),
         ("kind", found_kind, kind),
@@ -205,7 +205,7 @@ def check_range(values: Ints, name: str, largest: int) -> None:
         )
 
 
-def integers(values: ArrayLike, name: str, largest: int) -> Ints:
+def check_integers(values: ArrayLike, name: str, largest: int) -> Ints:
     """The values as a vector of integers, all in 0..largest."""
     vector = np.asarray(values)
     if vector.dtype.kind not in "ui":
@@ -216,12 +216,12 @@ def integers(values: ArrayLike, name: str, largest: int) -> Ints:
     return np.ascontiguousarray(vector).reshape(-1)
 
 
-def _checked_width(width: int | None) -> int:
-    return checks.whole("width", width, 1, MAX_WIDTH)
+def _check_width(width: int | None) -> int:
+    return _validation.check_integer("width", width, 1, MAX_WIDTH)
 
 
-def _checked_levels(num_levels: int) -> int:
-    return checks.whole("num_levels", num_levels, 2, MAX_LEVELS)
+def _check_levels(num_levels: int) -> int:
+    return _validation.check_integer("num_levels", num_levels, 2, MAX_LEVELS)
 
 
 def _index_width(num_levels: int) -> int:
@@ -246,12 +246,12 @@ def _tail_bytes(num_levels: int, count: int) -> int:
 
 @functools.lru_cache(maxsize=MAX_WIDTH)
 def _steps(width: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Bits of a word's worth of values, and the three steps that join neighbouring fields in pairs.
+    """Bits of a word's worth of values, and the three steps that join neighboring fields in pairs.
 
     The values stand in lanes of 8, 16 or 32 bits; wider lanes take fewer steps, so the first ones
     then leave the word as it is.
     """
-    lane = 8 * code_type(width).itemsize
+    lane = 8 * smallest_code_type(width).itemsize
     field = width
     shifts: list[int] = []
     low: list[int] = []
@@ -274,11 +274,11 @@ def _steps(width: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDA
 
 def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
     """Write values, checked to be below 2^width, at ``width`` bits each."""
-    container = code_type(width)
+    container = smallest_code_type(width)
     if width == 8 * container.itemsize:
         np.copyto(body.view(container.newbyteorder("<")), values, casting="unsafe")
         return
-    from fl_privquant.packing.pack_loops import narrow_values
+    from fl_privquant.packing._loops import narrow_values
 
     for start, stop, part in _parts(values.size, width, body, values.dtype == container):
         narrow_values(values[start:stop].astype(container, copy=False), width, *_steps(width), part)
@@ -286,11 +286,11 @@ def _narrow(values: Ints, width: int, body: NDArray[np.uint8]) -> None:
 
 def _expand(body: NDArray[np.uint8], width: int, out: Ints) -> None:
     """Read values of ``width`` bits each into ``out``; bits beyond the last one must be 0."""
-    container = code_type(width)
+    container = smallest_code_type(width)
     if width == 8 * container.itemsize:
         np.copyto(out, body.view(container.newbyteorder("<")))
         return
-    from fl_privquant.packing.pack_loops import expand_values
+    from fl_privquant.packing._loops import expand_values
 
     for start, stop, part in _parts(out.size, width, body, out.dtype == container):
         values = out[start:stop] if out.dtype == container else np.empty(stop - start, dtype=container)
@@ -315,7 +315,7 @@ def _parts(
 
 def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8]) -> None:
     """Write digits, checked to be below ``num_levels``, ``per_word`` to a word."""
-    from fl_privquant.packing.pack_loops import join_digits
+    from fl_privquant.packing._loops import join_digits
 
     words = digits.size // per_word
     join_digits(digits, np.uint64(num_levels), per_word, body[: 8 * words].view(_WORD))
@@ -328,7 +328,7 @@ def _join(digits: Ints, num_levels: int, per_word: int, body: NDArray[np.uint8])
 
 def _split(body: NDArray[np.uint8], num_levels: int, per_word: int, out: Ints) -> None:
     """Read digits, ``per_word`` to a word, into ``out``; no word may exceed its digits."""
-    from fl_privquant.packing.pack_loops import split_digits
+    from fl_privquant.packing._loops import split_digits
 
     count = out.size // per_word
     words = body[: 8 * count].view(_WORD)

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from fl_privquant.array_types import Array, Ints
+from fl_privquant._array_types import Array, Ints
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.packing.pack import (
     HEADER_BYTES,
@@ -115,19 +115,19 @@ class PackedIndices(WireFormat):
         return unpack_indices(payload, self.num_levels, self.dimension)
 
     def add_codes(self, payload: bytes, total: Ints) -> None:
-        from fl_privquant.packing.pack_loops import add_codes
+        from fl_privquant.packing._loops import add_codes
 
         add_codes(self.unpack(payload), self._level_codes, total)
 
     def estimate(self, payload: bytes) -> Array:
-        from fl_privquant.packing.pack_loops import look_up
+        from fl_privquant.packing._loops import look_up
 
         estimates = np.empty(self.dimension, dtype=self.dtype)
         look_up(self.unpack(payload), self._level_values, estimates)
         return estimates
 
     def on_demand(self, payload: bytes) -> AddOnDemand:
-        from fl_privquant.packing.pack_loops import look_up_and_add
+        from fl_privquant.packing._loops import look_up_and_add
 
         indices = self.unpack(payload)
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fl_privquant import checks
-from fl_privquant.array_types import Array, ArrayLike, Floats, Words
+from fl_privquant import _validation
+from fl_privquant._array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
@@ -63,7 +63,7 @@ class Chunk(NamedTuple):
 
     The words are those from the address ``first_word`` on. If an encoder takes two words per input, the
     second ones are in the stream from the address ``second_words`` on. If it takes none, ``words`` is empty.
-    Codes are written to ``out``.
+    Codes are written to ``out``. The inputs are those from the index ``start`` of the update on.
     """
 
     x: Array
@@ -73,6 +73,7 @@ class Chunk(NamedTuple):
     stream: RandomStream
     first_word: int
     second_words: int
+    start: int = 0
 
 
 def encode_in_chunks(
@@ -115,20 +116,21 @@ def encode_in_chunks(
                 read(words)
             elif words.size:
                 randomness.fill(words, first_word + start)
-            part = _readable(source.read(start, stop))
+            part = _as_reader(source.read(start, stop))
             first = first_word + start
             out_part = codes[start:stop]
-            chunk = Chunk(part, float(clip), words, out_part, randomness, first, first + source.size)
+            second = first + source.size
+            chunk = Chunk(part, float(clip), words, out_part, randomness, first, second, start)
             not_finite += encode_chunk(chunk)
         return not_finite
 
-    not_finite = _shared_among_threads(encode_range, source.size, threads)
+    not_finite = _run_in_threads(encode_range, source.size, threads)
     if not_finite:
         raise _not_finite(not_finite, source.size, _first_not_finite(source))
     return out
 
 
-def _shared_among_threads(encode_range: Callable[[int, int], int], size: int, threads: int) -> int:
+def _run_in_threads(encode_range: Callable[[int, int], int], size: int, threads: int) -> int:
     """The sum of what ``encode_range`` returns for each thread's part of an update, in whole chunks."""
     chunks = -(-size // _CHUNK)
     workers = min(threads, chunks)
@@ -139,7 +141,7 @@ def _shared_among_threads(encode_range: Callable[[int, int], int], size: int, th
         return sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
 
 
-def checked_inputs(x: ArrayLike) -> Floats:
+def check_inputs(x: ArrayLike) -> Floats:
     """The inputs in double precision, for encoders that need them all at once, if they are finite floats."""
     array = np.asarray(x)
     _check_type(array.dtype)
@@ -175,17 +177,17 @@ def _check_type(dtype: np.dtype[Any]) -> None:
 
 def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> None:
     _check_type(dtype)
-    checks.positive("clip", clip)
-    checks.whole("threads", threads, 1)
+    _validation.check_positive("clip", clip)
+    _validation.check_integer("threads", threads, 1)
     if stream is not None and not isinstance(stream, RandomStream):
-        raise InvalidSpecError(f"rng: {stream!r} is not a RandomStream, such as RandomStream.seeded(0)")
+        raise InvalidSpecError("rng", stream, "is not a RandomStream, such as RandomStream.seeded(0)")
 
 
 def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
     return np.float32 if dtype.itemsize <= 4 else np.float64
 
 
-def _readable(chunk: Array) -> Array:
+def _as_reader(chunk: Array) -> Array:
     """The chunk as the compiled kernels take it, copied only if it must be."""
     if chunk.dtype not in _NATIVE or not (chunk.flags.c_contiguous and chunk.flags.aligned):
         # A long double beyond the range of a double becomes infinite, and is then refused.
@@ -198,7 +200,7 @@ def _readable(chunk: Array) -> Array:
 
 def _first_not_finite(source: LazyVector) -> int:
     for start in range(0, source.size, _CHUNK):
-        bad = np.flatnonzero(~np.isfinite(_readable(source.read(start, min(start + _CHUNK, source.size)))))
+        bad = np.flatnonzero(~np.isfinite(_as_reader(source.read(start, min(start + _CHUNK, source.size)))))
         if bad.size:
             return start + int(bad[0])
     return source.size

@@ -3,7 +3,8 @@
 The fine lattice has F = 2^20 points per spacing of the coarse one. Noise of deviation s spacings is 2^10 a +
 b, where a and b are discrete Gaussians with sigma^2 = s^2 2^20 - 4 and sigma^2 = 2^22. Both have small tables
 (:mod:`fl_privquant.sampling.noise_table`), so that a number takes two words and two look-ups. It is as good
-as a Gaussian, up to factors of 1 ± 1e-33: see steps 1 to 3 of :mod:`fl_privquant.loss.rounded_shares`.
+as a Gaussian, up to factors of 1 ± 1e-33: see steps 1 to 3 of
+:mod:`fl_privquant.privacy_loss.additive.rounded_gaussian`.
 
 An input is rounded *towards zero* to the fine lattice, so that no norm grows. It is added to the noise, and
 the sum is rounded to the coarse lattice by floor(v + 1/2), all in integers of 64 bits. The result is reduced
@@ -20,10 +21,10 @@ from typing import Final
 
 import numpy as np
 
-from fl_privquant.array_types import Array, ArrayLike, Ints, code_type
+from fl_privquant._array_types import Array, ArrayLike, Ints, smallest_code_type
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.discrete import DiscreteGaussian
+from fl_privquant.sampling.integer_noise import DiscreteGaussian
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
 FINE_BITS: Final = 20
@@ -54,8 +55,10 @@ class FineGaussian:
         object.__setattr__(self, "deviation", Fraction(self.deviation))
         if not MIN_DEVIATION <= self.deviation <= MAX_DEVIATION:
             raise InvalidSpecError(
-                f"deviation: {float(self.deviation):g} spacings of noise are outside {MIN_DEVIATION:g} to "
-                f"{MAX_DEVIATION:g}; 1.5 to 2 suit most runs"
+                "deviation",
+                float(self.deviation),
+                f"spacings of noise are outside {MIN_DEVIATION:g} to {MAX_DEVIATION:g}",
+                "1.5 to 2 suit most runs",
             )
 
     @property
@@ -83,10 +86,12 @@ class FineGaussian:
         clip: float = 1.0,
         stream: Randomness = None,
         threads: int = 1,
+        added: Ints | None = None,
     ) -> Array:
         """Codes modulo 2^bits of inputs clipped to [-clip, clip]; ``spacing`` is in units of the clip.
 
-        Code 2^(bits - 1) stands for 0, so that the codes of inputs around 0 hardly ever wrap.
+        Code 2^(bits - 1) stands for 0, so that the codes of inputs around 0 hardly ever wrap. ``added`` are
+        further numbers of fine points, one for each input, that are added before codes are rounded.
         Other arguments are as for :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes two
         words per input from the stream: all those of a, then all those of b. So the noise of a call is what
         :meth:`sample` draws.
@@ -96,18 +101,20 @@ class FineGaussian:
 
         def encode_chunk(chunk: Chunk) -> int:
             # Imported here because numba takes a second to import.
-            from fl_privquant.sampling import loops
+            from fl_privquant.sampling import _loops
 
             coarse, fine = np.empty((2, chunk.out.size), dtype=np.int64)
             self._coarse.draw(chunk.words, coarse, chunk.stream, chunk.first_word)
             self._fine.fill(fine, chunk.stream, chunk.second_words)
+            if added is not None:
+                fine += added[chunk.start : chunk.start + fine.size]
             mask = (1 << bits) - 1
-            return loops.round_shares(chunk.x, chunk.clip, points, coarse, fine, mask, chunk.out)
+            return _loops.round_shares(chunk.x, chunk.clip, points, coarse, fine, mask, chunk.out)
 
         return encode_in_chunks(
             x,
             encode_chunk,
-            dtype=code_type(bits),
+            dtype=smallest_code_type(bits),
             clip=clip,
             stream=stream,
             threads=threads,

@@ -1,4 +1,4 @@
-"""The encoder: from real inputs to random indices with exactly the law of a certified table."""
+"""The encoder: from real inputs to random indices with exactly the distribution of a certified table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.array_types import ArrayLike, Bits, Floats, Ints, code_type
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant._array_types import ArrayLike, Bits, Floats, Ints, smallest_code_type
+from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, CertifiedTable
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import Randomness
 
@@ -17,7 +17,7 @@ _MAX_GRID = 1 << 20
 
 
 class Sampler:
-    """Draws indices with the law of a certified table, from one 64-bit random word per coordinate.
+    """Draws indices with the distribution of a certified table, from one 64-bit random word per coordinate.
 
     For input x in a piece [a, b], the high half of the word chooses the row at b with probability
     (x - a) / (b - a), to the nearest multiple of 2^-32, else the row at a; the low half draws from
@@ -27,11 +27,12 @@ class Sampler:
     from one of the certified rows, whatever the input, the clip and the rounding of either.
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
 
-    >>> from fl_privquant.law.codebook import Codebook
-    >>> from fl_privquant.law.law import Law
+    >>> from fl_privquant.distributions.codebook import Codebook
+    >>> from fl_privquant.distributions.output_distribution import OutputDistribution
     >>> from fl_privquant.sampling.stream import RandomStream
-    >>> law = Law.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
-    >>> table = CertifiedTable.from_law(law, Codebook.from_values(law.values), epsilon=1.1)
+    >>> distribution = OutputDistribution.from_knots([-2.0, 2.0], [-1.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
+    >>> codebook = Codebook.from_values(distribution.values)
+    >>> table = CertifiedTable.from_distribution(distribution, codebook, epsilon=1.1)
     >>> Sampler(table).encode([[0.1, -0.1], [0.0, 7.0]], clip=0.1, stream=RandomStream.seeded(1))
     array([[1, 0],
            [0, 1]], dtype=uint8)
@@ -39,7 +40,7 @@ class Sampler:
 
     def __init__(self, table: CertifiedTable) -> None:
         self.table = table
-        self._dtype = code_type((table.codebook.num_levels - 1).bit_length())
+        self._dtype = smallest_code_type((table.codebook.num_levels - 1).bit_length())
         self._tables = _prepare(table)
 
     def encode(
@@ -56,7 +57,7 @@ class Sampler:
         )
 
     def _encode_chunk(self, chunk: Chunk) -> int:
-        from fl_privquant.sampling.loops import encode_chunk
+        from fl_privquant.sampling._loops import encode_chunk
 
         return encode_chunk(chunk.x, chunk.clip, chunk.words, self._tables, chunk.out)
 
@@ -79,15 +80,15 @@ class Tables(NamedTuple):
     """(2 K,) for each piece, where in ``cells`` its start row and its end row begin."""
     cells: NDArray[np.uint32]
     """(R * C,) alias cells of all rows, C = 2^(32 - shift) per row; see
-    :func:`fl_privquant.sampling.loops.alias_cells`."""
+    :func:`fl_privquant.sampling._loops.alias_cells`."""
     shift: int
     """The highest 32 - shift bits of a draw choose the cell, the others choose inside it."""
 
 
 def _prepare(table: CertifiedTable) -> Tables:
-    """The kernel's tables for the exact law of ``table``; only the choice between two rows is rounded."""
+    """The kernel's tables for the exact distribution of ``table``; only choosing between rows is rounded."""
     # Imported here because numba takes a second to import.
-    from fl_privquant.sampling import loops
+    from fl_privquant.sampling import _loops
 
     starts, ends = table.knots[table.start_rows], table.knots[table.end_rows]
     grid, cells_per_unit, first_step = _search_grid(starts)
@@ -102,7 +103,7 @@ def _prepare(table: CertifiedTable) -> Tables:
         np.concatenate([starts, padding]),
         TOTAL_WEIGHT / (ends - starts),
         rows,
-        loops.alias_cells(table.weights, shift),
+        _loops.alias_cells(table.weights, shift),
         shift,
     )
     for array in tables:
@@ -131,6 +132,6 @@ def _grid_of(starts: Floats, size: int) -> tuple[NDArray[np.int32], float, int]:
     cell_of_start = np.floor((starts + 1.0) * cells_per_unit)
     cell_of_start[starts <= -1.0] = -1.0
     below = np.searchsorted(cell_of_start, np.arange(size + 2), side="left")
-    most_starts = int(np.diff(below).max())
-    first_step = (1 << most_starts.bit_length()) >> 1
+    max_starts = int(np.diff(below).max())
+    first_step = (1 << max_starts.bit_length()) >> 1
     return np.maximum(below[:-1] - 1, 0).astype(np.int32), cells_per_unit, first_step

@@ -1,13 +1,14 @@
-"""Tables of symmetric integer noise whose distance to the ideal law is certified.
+"""Tables of symmetric integer noise whose distance to the ideal distribution is certified.
 
-A law with P[X = k] = P[X = -k] and falling ratios P[X = k+1] / P[X = k] (all three noises of
-:mod:`fl_privquant.sampling.discrete`) is determined by those ratios. They are computed in fixed point of 256
+A distribution with P[X = k] = P[X = -k] and falling ratios P[X = k+1] / P[X = k] (all three noises of
+:mod:`fl_privquant.sampling.integer_noise`) is determined by those ratios. They are computed in fixed point
+of 256
 bits, always rounded down, together with a bound of the error, so that every probability is known to lie
 between two integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is below
 2^-100.
 
 Guarantee: :attr:`NoiseTable.total_variation` bounds the total-variation distance between the table
-and the ideal law, in exact arithmetic. For N draws together it is at most N times as large.
+and the ideal distribution, in exact arithmetic. For N draws together it is at most N times as large.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from typing import Final
 
 import numpy as np
 
-from fl_privquant.array_types import Floats, Words
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant._array_types import Floats, Words
+from fl_privquant.errors import MISSING, InvalidSpecError
 
 MAX_MAGNITUDES: Final = 1 << 18
 """Size of the largest table, whose cells take 2 MB, and some seconds to compute."""
 
 _PRECISION: Final = 256
 _ONE: Final = 1 << _PRECISION
-# The part of the law that is cut off is at most 2^-101, half of the stated distance.
+# The part of the distribution that is cut off is at most 2^-101, half of the stated distance.
 _TAIL_BITS: Final = 101
 # 63 bits of a word choose the magnitude (one is the sign), and 64 of a second word decide ties.
 _UNIT_BITS: Final = 127
@@ -50,9 +51,9 @@ class NoiseTable:
     ties: Words
     """(2^b,) where those bits equal the threshold, a second word below this chooses the own number."""
     probabilities: Floats
-    """(largest + 1,) probability of 0, 1, ... under the ideal law, to the last digit of a float."""
+    """(largest + 1,) probability of 0, 1, ... under the ideal distribution, to the last digit of a float."""
     total_variation: float
-    """Upper bound of the total-variation distance to the ideal law."""
+    """Upper bound of the total-variation distance to the ideal distribution."""
 
     @property
     def largest(self) -> int:
@@ -116,19 +117,21 @@ def skellam_ratios(variance: Fraction) -> Iterator[tuple[int, int]]:
 
 
 def build_table(ratios: Ratios) -> NoiseTable:
-    """The table of the law with these ratios, which must end within MAX_MAGNITUDES."""
+    """The table of the distribution with these ratios, which must end within MAX_MAGNITUDES."""
     weights, errors, total, tail = [_ONE], 0, _ONE, 0
     weight, error = _ONE, 0
     for ratio, ratio_error in ratios:
         weight, error = _product(weight, error, ratio, ratio_error)
-        # Ratios fall, so from here on the law is below a geometric one.
+        # Ratios fall, so from here on the distribution is below a geometric one.
         gap = _ONE - ratio - ratio_error
         if gap > 0 and (weight + error) << 1 <= total >> _TAIL_BITS:
             tail = 2 * (weight + error) * _ONE // gap + 1
             if tail <= total >> _TAIL_BITS:
                 break
         if len(weights) == MAX_MAGNITUDES:
-            raise InvalidSpecError(f"the noise needs a table of more than {MAX_MAGNITUDES} magnitudes")
+            raise InvalidSpecError(
+                "noise", MISSING, f"it needs a table of more than {MAX_MAGNITUDES} magnitudes"
+            )
         weights.append(weight)
         total += 2 * weight
         errors += 2 * error

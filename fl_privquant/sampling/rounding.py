@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fl_privquant.array_types import Array, ArrayLike, code_type
+from fl_privquant._array_types import Array, ArrayLike, smallest_code_type
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
-from fl_privquant.sampling.discrete import IntegerNoise
+from fl_privquant.sampling.integer_noise import IntegerNoise
 from fl_privquant.sampling.stream import Randomness
 
 # Larger than all noise that is drawn from a table, so that nothing is clamped.
@@ -24,10 +24,10 @@ def encode_on_lattice(
     stream: Randomness = None,
     threads: int = 1,
 ) -> Array:
-    """Random integers of the shape of ``x``: a neighbouring lattice point each, plus noise modulo 2^bits.
+    """Random integers of the shape of ``x``: a neighboring lattice point each, plus noise modulo 2^bits.
 
     Points 0 to ``max_code`` stand for -clip to clip. An input that is a share f of the way to its upper
-    neighbour is rounded up with probability f, to the nearest multiple of 2^-32, so rounding is unbiased to
+    neighbor is rounded up with probability f, to the nearest multiple of 2^-32, so rounding is unbiased to
     2^-33 points.
 
     Privacy is that of the noise alone. Whatever the input, its clip and the rounding of either, the noise is
@@ -48,19 +48,19 @@ def encode_on_lattice(
 
     def encode_chunk(chunk: Chunk) -> int:
         # Imported here because numba takes a second to import.
-        from fl_privquant.sampling import loops
+        from fl_privquant.sampling import _loops
 
-        not_finite = loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)
+        not_finite = _loops.round_chunk(chunk.x, chunk.clip, max_code, chunk.words, chunk.out)
         if noise is not None:
             drawn = np.empty(chunk.out.size, dtype=np.int64)
             noise.fill(drawn, chunk.stream, chunk.second_words)
-            loops.add_noise(drawn, -beyond, max_code + beyond, (1 << modulus_bits) - 1, chunk.out)
+            _loops.add_noise(drawn, -beyond, max_code + beyond, (1 << modulus_bits) - 1, chunk.out)
         return not_finite
 
     return encode_in_chunks(
         x,
         encode_chunk,
-        dtype=code_type(modulus_bits),
+        dtype=smallest_code_type(modulus_bits),
         clip=clip,
         stream=stream,
         threads=threads,

@@ -19,9 +19,9 @@ from typing import TypeAlias
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fl_privquant import checks
-from fl_privquant.array_types import Words
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant import _validation
+from fl_privquant._array_types import Words
+from fl_privquant.errors import MISSING, InvalidSpecError
 
 # Seeds, rounds and clients of a stream are at most so far from 0.
 _FAR = 1 << 64
@@ -54,7 +54,7 @@ class RandomStream:
 
     def __init__(self, key: bytes, *, simulated: bool) -> None:
         if len(key) != _KEY_BYTES:
-            raise InvalidSpecError(f"key: {len(key)} bytes, expected {_KEY_BYTES} (AES-256)")
+            raise InvalidSpecError("key", MISSING, f"{len(key)} bytes, expected {_KEY_BYTES} (AES-256)")
         self._algorithm = algorithms.AES(key)
         self._simulated = simulated
         self._reserved = 0
@@ -68,7 +68,6 @@ class RandomStream:
         return cls(os.urandom(_KEY_BYTES), simulated=False)
 
     @classmethod
-    @checks.typed_arguments
     def seeded(
         cls,
         seed: int,
@@ -81,8 +80,10 @@ class RandomStream:
 
         Different addresses give unrelated streams; anyone who knows the seed knows every word.
         """
+        if not isinstance(purpose, str):
+            raise InvalidSpecError("purpose", purpose, ", expected a text")
         numbers = [
-            checks.whole(name, number, -_FAR, _FAR)
+            _validation.check_integer(name, number, -_FAR, _FAR)
             for name, number in (("seed", seed), ("round", round), ("client", client))
         ]
         # The free text comes last, so that different addresses never give the same text.
@@ -104,7 +105,7 @@ class RandomStream:
     def reserve(self, count: int) -> int:
         """Reserve ``count`` words, which are handed out to no one else; the address of the first."""
         if count < 0:
-            raise InvalidSpecError(f"count: {count} words, expected 0 or more")
+            raise InvalidSpecError("count", count, "words, expected 0 or more")
         with self._lock:
             first_word = self._reserved
             self._reserved += count
@@ -125,7 +126,7 @@ class RandomStream:
             self.reader(first_word).read(out)
             return
         with self._reading:
-            self._moved_to(first_word).read(out)
+            self._move_to(first_word).read(out)
 
     def integer(self, first_word: int, count: int) -> int:
         """The ``count`` words from address ``first_word`` on as one integer, as :meth:`WordReader.integer`.
@@ -133,9 +134,9 @@ class RandomStream:
         Nothing is reserved, as for :meth:`fill`.
         """
         with self._reading:
-            return self._moved_to(first_word).integer(count)
+            return self._move_to(first_word).integer(count)
 
-    def _moved_to(self, first_word: int) -> WordReader:
+    def _move_to(self, first_word: int) -> WordReader:
         """The reader that the stream keeps, at that address; only for the thread that holds its lock."""
         if self._kept_reader is None:
             self._kept_reader = self.reader(first_word)
@@ -171,7 +172,7 @@ class WordReader:
     def _counter(first_word: int) -> bytes:
         """The counter of the block that a word is in."""
         if not 0 <= first_word <= _MAX_WORDS:
-            raise InvalidSpecError(f"first_word: {first_word} is outside the stream's 2^129 words")
+            raise InvalidSpecError("first_word", first_word, "is outside the stream's 2^129 words")
         # Modulo the number of words, as the counter after the last word is the first one again; no word
         # is read from there.
         return (first_word % _MAX_WORDS // 2).to_bytes(_BLOCK_BYTES, "big")
@@ -184,7 +185,9 @@ class WordReader:
     def read(self, out: Words) -> None:
         """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
-            raise InvalidSpecError(f"out: {out.ndim}-d {out.dtype}, expected a contiguous vector of uint64")
+            raise InvalidSpecError(
+                "out", MISSING, f"{out.ndim}-d {out.dtype}, expected a contiguous vector of uint64"
+            )
         self._take(out.size)
         if out.size == 0:
             return
@@ -202,7 +205,7 @@ class WordReader:
 
     def _take(self, count: int) -> None:
         if count > self._left:
-            raise InvalidSpecError(f"out: {count} words, with {self._left} left of the stream's 2^129")
+            raise InvalidSpecError("out", count, f"words, with {self._left} left of the stream's 2^129")
         self._left -= count
 
 

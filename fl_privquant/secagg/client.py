@@ -12,15 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import pack_codes
-from fl_privquant.secagg import keys, messages, shamir
-from fl_privquant.secagg.answered import AnsweredFolder, answered
+from fl_privquant.secagg import messages
+from fl_privquant.secagg.answer_log import AnsweredFolder, answered_stages
+from fl_privquant.secagg.client_policy import ClientPolicy
 from fl_privquant.secagg.client_state import ClientState, Stage
-from fl_privquant.secagg.graph import graph_of
-from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
-from fl_privquant.secagg.policy import ClientPolicy
-from fl_privquant.secagg.roster import checked_roster, graph_parameters
-from fl_privquant.secagg.sharing import commitment, deal, draw_dealing, held_shares
-from fl_privquant.secagg.transcript import agreement_digest, masks_digest
+from fl_privquant.secagg.crypto import keys, shamir
+from fl_privquant.secagg.crypto.masks import apply_masks, derive_pair_mask_key, mask_dtype, reduce_modulo
+from fl_privquant.secagg.crypto.sharing import commit_to_seed, deal, derive_held_shares, draw_dealing
+from fl_privquant.secagg.graph.neighbors import cached_graph
+from fl_privquant.secagg.graph.roster import check_roster, graph_parameters
+from fl_privquant.secagg.signed.transcript import agreement_digest, masks_digest
 from fl_privquant.secagg.wire import ClientMessage, Message, Octets, RoundId
 
 _FromServer = TypeVar("_FromServer", bound=Message)
@@ -50,7 +51,7 @@ class ClientRound(ClientState):
     client's identity shares with others, for the next round's ``previous``. Keep them on the client, store
     what :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored
     before. A stage is answered once, from whichever copy of the state: by one process, or by all processes
-    where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg.answered`). Erasing is best
+    where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg.answer_log`). Erasing is best
     effort: Python and the libraries below may have copied a secret.
     """
 
@@ -78,7 +79,7 @@ class ClientRound(ClientState):
                     f"invited to round {round_id.number} after round {last.number}: a client takes part in a "
                     f"round once"
                 )
-        if not _claimed(policy, round_id, client_id, Stage.JOINED):
+        if not _claim_stage(policy, round_id, client_id, Stage.JOINED):
             raise SecureAggregationError(
                 f"invited to round {round_id.number} again: a client takes part in a round once"
             )
@@ -94,18 +95,18 @@ class ClientRound(ClientState):
             self._private = keys.draw_secret()
             self._advertised = keys.public_key(self._private)
             list_digest = self._policy.known if self._invitation.signed else b""
-            return self._signed(messages.KeyAdvertisement, self._advertised, list_digest)
+            return self._sign_message(messages.KeyAdvertisement, self._advertised, list_digest)
 
     def share_keys(self, roster: Octets) -> bytes:
-        """Check who takes part, agree with each neighbour, and share this client's two seeds."""
+        """Check who takes part, agree with each neighbor, and share this client's two seeds."""
         with self._step(Stage.ADVERTISED, Stage.SHARED):
-            proposal = self._addressed(messages.Roster, roster)
+            proposal = self._parse_message(messages.Roster, roster)
             identity = self._identity
             signs_by = b"" if identity is None else identity.public_key().public_bytes_raw()
             own = messages.RosterEntry(self._client_id, self._advertised, signs_by)
-            checked = checked_roster(proposal, self._invitation, own, self._digest, self._policy)
+            checked = check_roster(proposal, self._invitation, own, self._digest, self._policy)
             self._parameters, self._num_witnesses = graph_parameters(proposal), proposal.num_witnesses
-            self._everyone, self._graph_digest = checked.everyone, checked.graph_digest
+            self._all_clients, self._graph_digest = checked.everyone, checked.graph_digest
             self._round_keys = {entry.client_id: entry.public_key for entry in checked.entries}
             # Seeds are derived, not drawn: a restored state must share the same seeds again, because
             # corrections of two different seeds to one derived share would reveal the seeds' difference.
@@ -116,12 +117,12 @@ class ClientRound(ClientState):
             kept = bytes(drawn[2 * keys.SEED_BYTES :])
             share, corrections = deal(secrets, kept, proposal.threshold, self._client_id, holders, pairs)
             # The client keeps no share of its own wrapping seed: while it can answer, it is not lost.
-            self._held[self._client_id] = bytearray(share[:_SHARE])
-            self._held |= held_shares(pairs, self._client_id)
-            message = self._signed(
+            self._held_shares[self._client_id] = bytearray(share[:_SHARE])
+            self._held_shares |= derive_held_shares(pairs, self._client_id)
+            message = self._sign_message(
                 messages.SharedSeeds,
-                commitment(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
-                commitment(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
+                commit_to_seed(self._seed, self._digest, keys.SEED_COMMITMENT, own.public_key),
+                commit_to_seed(wrapping_seed, self._digest, keys.WRAPPING_COMMITMENT, own.public_key),
                 keys.wrap(wrapping_seed, self._graph_digest, own.public_key, [*self._roots.values()]),
                 tuple(corrections),
             )
@@ -134,69 +135,70 @@ class ClientRound(ClientState):
         This is a call of its own, so that a client can refuse before it trains.
         """
         with self._step(Stage.SHARED, Stage.SETTLED):
-            message = self._addressed(messages.MaskRequest, request)
-            listed = message.members.among(self._everyone or list(self._round_keys))
+            message = self._parse_message(messages.MaskRequest, request)
+            listed = message.members.select_from(self._all_clients or list(self._round_keys))
             members, graph = set(listed), self._graph_parameters()
             if self._client_id not in members:
                 raise SecureAggregationError(
                     f"client {self._client_id} is asked to mask, but is not on the list of members"
                 )
-            if self._everyone:
+            if self._all_clients:
                 self._policy.check_survivors(graph.num_clients, len(members))
-            for peer in self._held.keys() - members:
-                keys.wipe(self._held.pop(peer))
-            if len(self._held) < graph.threshold:
+            for peer in self._held_shares.keys() - members:
+                keys.wipe(self._held_shares.pop(peer))
+            if len(self._held_shares) < graph.threshold:
                 raise SecureAggregationError(
-                    f"{len(self._held) - 1} neighbours are left: with this client fewer than the threshold "
+                    f"{len(self._held_shares) - 1} neighbors are left: with this client fewer than the "
+                    f"threshold "
                     f"{graph.threshold}"
                 )
-            self._members = listed if self._everyone else ()
+            self._members = listed if self._all_clients else ()
             self._masks_digest = masks_digest(self._graph_digest, self._members, context)
 
     def mask(self, codes: ArrayLike) -> bytes:
-        """Add the self mask and the masks agreed with the neighbours, then forget their keys."""
+        """Add the self mask and the masks agreed with the neighbors, then forget their keys."""
         with self._step(Stage.SETTLED, Stage.MASKED):
             invitation, salt = self._invitation, self._masks_digest
             own_key = self._round_keys[self._client_id]
-            vector = _checked_codes(codes, invitation)
+            vector = _check_codes(codes, invitation)
 
             def mask_keys() -> Iterator[tuple[bytes, bool]]:
                 yield keys.derive(self._seed, salt, keys.SELF_MASK, own_key), True
-                for peer in self._held:
+                for peer in self._held_shares:
                     if peer != self._client_id:
-                        key = pair_mask(self._roots[peer], salt, own_key, self._round_keys[peer])
-                        # Of two neighbours one adds their mask, and the other subtracts it.
+                        key = derive_pair_mask_key(self._roots[peer], salt, own_key, self._round_keys[peer])
+                        # Of two neighbors one adds their mask, and the other subtracts it.
                         yield key, self._client_id < peer
 
             apply_masks(vector, mask_keys())
-            low_bits(vector, invitation.width)
+            reduce_modulo(vector, invitation.width)
             keys.wipe(self._seed, *self._roots.values())
             self._roots.clear()
             self._round_keys.clear()
-            return self._signed(messages.MaskedInput, pack_codes(vector, invitation.width))
+            return self._sign_message(messages.MaskedInput, pack_codes(vector, invitation.width))
 
     def confirm(self, survivors: Octets) -> bytes:
         """Sign the list of clients whose inputs arrived, once, with all that this client was told before."""
         with self._step(Stage.MASKED, Stage.CONFIRMED):
-            message = self._addressed(messages.SurvivorList, survivors)
+            message = self._parse_message(messages.SurvivorList, survivors)
             if not self._invitation.signed:
                 raise SecureAggregationError("the round is not signed: there is nothing to confirm")
-            listed = message.survivors.among(self._everyone)
+            listed = message.survivors.select_from(self._all_clients)
             if self._client_id not in listed:
                 raise SecureAggregationError(f"client {self._client_id} is missing from the survivors")
             if strangers := set(listed).difference(self._members):
                 raise SecureAggregationError(f"clients {sorted(strangers)} are survivors but not members")
             self._check_survivors(message.survivors.places)
-            self._active = tuple(sorted(self._held.keys() & set(listed)))
+            self._active = tuple(sorted(self._held_shares.keys() & set(listed)))
             self._agreement = agreement_digest(self._masks_digest, listed)
-            return self._signed(messages.Confirmation, self._agreement)
+            return self._sign_message(messages.Confirmation, self._agreement)
 
     def unmask(self, request: Octets) -> bytes:
-        """One share for each neighbour: of its self-mask seed, or of its wrapping seed if it was lost."""
+        """One share for each neighbor: of its self-mask seed, or of its wrapping seed if it was lost."""
         with self._step(Stage.CONFIRMED if self._invitation.signed else Stage.MASKED, Stage.ENDED):
-            message = self._addressed(messages.UnmaskRequest, request)
-            holders = sorted(self._held)
-            active = message.active.among(holders)
+            message = self._parse_message(messages.UnmaskRequest, request)
+            holders = sorted(self._held_shares)
+            active = message.active.select_from(holders)
             self._check_active(active)
             if self._invitation.signed:
                 if active != self._active:
@@ -206,10 +208,10 @@ class ClientRound(ClientState):
                     )
                 self._check_confirmations(message)
             lost = [client for client in holders if client not in active]
-            reply = self._signed(
+            reply = self._sign_message(
                 messages.UnmaskReply,
-                tuple(bytes(self._held[client][:_SHARE]) for client in active),
-                tuple(bytes(self._held[client][_SHARE:]) for client in lost),
+                tuple(bytes(self._held_shares[client][:_SHARE]) for client in active),
+                tuple(bytes(self._held_shares[client][_SHARE:]) for client in lost),
             )
             self.abandon()
             return reply
@@ -230,7 +232,7 @@ class ClientRound(ClientState):
                 f"{before.name}"
             )
         try:
-            if not _claimed(self._policy, self.round_id, self._client_id, after):
+            if not _claim_stage(self._policy, self.round_id, self._client_id, after):
                 raise SecureAggregationError(
                     f"client {self._client_id} has already reached stage {after.name} of round "
                     f"{self.round_id.number}: it answers each stage once, whichever copy of its state is "
@@ -242,7 +244,7 @@ class ClientRound(ClientState):
             raise
         self._stage = after
 
-    def _addressed(self, kind: type[_FromServer], data: Octets) -> _FromServer:
+    def _parse_message(self, kind: type[_FromServer], data: Octets) -> _FromServer:
         """The message of that kind in these bytes, if it belongs to this round."""
         message = kind.from_bytes(data)
         if message.round_id != self.round_id:
@@ -252,25 +254,25 @@ class ClientRound(ClientState):
             )
         return message
 
-    def _signed(self, kind: type[ClientMessage], *fields: Any) -> bytes:
+    def _sign_message(self, kind: type[ClientMessage], *fields: Any) -> bytes:
         """The message of this client with these fields, signed in signed rounds."""
         message = kind(self.round_id, self._client_id, b"", *fields)
         body, signature = message.body(), b""
         if (identity := self._identity) is not None:
             signature = keys.sign(identity, self._graph_digest or self._digest, body)
-        return message.closed(body, signature)
+        return message.close(body, signature)
 
     @property
     def _identity(self) -> Ed25519PrivateKey | None:
         """The identity key by which the client signs; None if the round is not signed."""
         return self._policy.identity if self._invitation.signed else None
 
-    def _agree_with(self, neighbours: Sequence[messages.RosterEntry]) -> dict[int, bytearray]:
-        """The pair secret with each neighbour; roots of masks are kept, and the private key is erased."""
+    def _agree_with(self, neighbors: Sequence[messages.RosterEntry]) -> dict[int, bytearray]:
+        """The pair secret with each neighbor; roots of masks are kept, and the private key is erased."""
         own_key, lasting, pairs = self._round_keys[self._client_id], {}, {}
         if (identity := self._identity) is not None:
-            lasting = self._pair_keys.of(identity, [entry.identity for entry in neighbours])
-        for entry in neighbours:
+            lasting = self._pair_keys.of(identity, [entry.identity for entry in neighbors])
+        for entry in neighbors:
             shared = lasting.get(entry.identity, b"")
             pair = keys.agree(self._private, own_key, entry.public_key, self._graph_digest, shared)
             pairs[entry.client_id] = bytearray(pair)
@@ -282,11 +284,11 @@ class ClientRound(ClientState):
         """Refuse a list of too few survivors, or with one that has too few holders among them.
 
         A server that lies can choose whom to call lost. If every survivor still has enough holders, the graph
-        does not fall apart all the same (:mod:`fl_privquant.secagg.parameters`).
+        does not fall apart all the same (:mod:`fl_privquant.secagg.graph.parameters`).
         """
         graph = self._graph_parameters()
         self._policy.check_survivors(graph.num_clients, len(places))
-        fewest = graph_of(self._graph_digest, graph).fewest_holders(places)
+        fewest = cached_graph(self._graph_digest, graph).min_holders(places)
         if fewest < graph.threshold:
             raise SecureAggregationError(
                 f"one of the survivors has {fewest} holders among them, below the threshold {graph.threshold}"
@@ -294,9 +296,9 @@ class ClientRound(ClientState):
 
     def _check_confirmations(self, message: messages.UnmaskRequest) -> None:
         graph = self._graph_parameters()
-        places = graph_of(self._graph_digest, graph).witnesses(self._num_witnesses)
-        witnesses = [self._everyone[place] for place in sorted(places)]
-        signed = zip(message.signers.among(witnesses), message.signatures, strict=True)
+        places = cached_graph(self._graph_digest, graph).witnesses(self._num_witnesses)
+        witnesses = [self._all_clients[place] for place in sorted(places)]
+        signed = zip(message.signers.select_from(witnesses), message.signatures, strict=True)
         self._policy.check_quorum(
             graph.num_clients,
             len(witnesses),
@@ -310,22 +312,22 @@ class ClientRound(ClientState):
             raise SecureAggregationError(f"client {self._client_id} is asked to unmask but not called active")
         if len(active) < graph.threshold:
             raise SecureAggregationError(
-                f"{len(active)} of {len(self._held)} holders are active, below the threshold "
+                f"{len(active)} of {len(self._held_shares)} holders are active, below the threshold "
                 f"{graph.threshold}"
             )
-        if self._everyone and not self._invitation.signed:
+        if self._all_clients and not self._invitation.signed:
             # The client is not told about members with which it shares no mask: they count as active.
-            unknown = len(self._members) - len(self._held)
+            unknown = len(self._members) - len(self._held_shares)
             self._policy.check_survivors(graph.num_clients, len(active) + unknown)
 
 
-def _claimed(policy: ClientPolicy, round_id: RoundId, client_id: int, stage: Stage) -> bool:
+def _claim_stage(policy: ClientPolicy, round_id: RoundId, client_id: int, stage: Stage) -> bool:
     """Whether the client may answer this stage, which it has not answered before; it is recorded now."""
-    record = answered if policy.answered_folder is None else AnsweredFolder(policy.answered_folder)
+    record = answered_stages if policy.answered_folder is None else AnsweredFolder(policy.answered_folder)
     return record.claim(round_id.session, client_id, round_id.number, stage)
 
 
-def _checked_codes(codes: ArrayLike, invitation: messages.Invitation) -> NDArray[Any]:
+def _check_codes(codes: ArrayLike, invitation: messages.Invitation) -> NDArray[Any]:
     """A copy of the codes as words of the masks' size; errors quote no code, which may be private."""
     vector = np.asarray(codes)
     if vector.dtype.kind not in "ui" or vector.shape != (invitation.dimension,):
@@ -336,4 +338,4 @@ def _checked_codes(codes: ArrayLike, invitation: messages.Invitation) -> NDArray
     largest = (1 << invitation.width) - 1 if invitation.max_code is None else invitation.max_code
     if vector.size and (int(vector.min()) < 0 or int(vector.max()) > largest):
         raise InvalidUpdateError(f"codes: some lie outside 0..{largest}")
-    return vector.astype(lane(invitation.width))
+    return vector.astype(mask_dtype(invitation.width))

@@ -8,12 +8,13 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Annotated, Final, Self
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, other_version
-from fl_privquant.secagg import keys, shamir, wire
+from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, describe_other_version
+from fl_privquant.secagg import wire
+from fl_privquant.secagg.client_policy import ClientPolicy
+from fl_privquant.secagg.crypto import keys, shamir
+from fl_privquant.secagg.crypto.pair_keys import PairKeys
+from fl_privquant.secagg.graph.parameters import GraphParameters
 from fl_privquant.secagg.messages import Invitation
-from fl_privquant.secagg.pair_keys import PairKeys
-from fl_privquant.secagg.parameters import GraphParameters
-from fl_privquant.secagg.policy import ClientPolicy
 from fl_privquant.secagg.wire import Format, Octets, Reader, RoundId
 
 _STATE_MAGIC: Final = b"SC"
@@ -66,7 +67,7 @@ _PAIR_KEYS: Final = Format(
     lambda reader: PairKeys(wire.PAYLOAD.read(reader)),
 )
 _GRAPH: Final = Format(
-    lambda graph: [bytes([graph is not None]), *(wire.packed(graph) if graph else ())],
+    lambda graph: [bytes([graph is not None]), *(wire.pack_fields(graph) if graph else ())],
     lambda reader: GraphParameters(**wire.read_fields(GraphParameters, reader)) if reader.flag() else None,
 )
 _SHARES: Final = _table(bytearray, shamir.SHARE_BYTES, 2 * shamir.SHARE_BYTES)
@@ -91,7 +92,7 @@ class ClientState:
     _num_witnesses: Annotated[int, wire.UINT32] = 0
     _round_keys: Annotated[dict[int, bytes], _table(bytes, keys.KEY_BYTES)] = field(default_factory=dict)
     # All clients of the round, if this client was told them; and digests of all that it was told.
-    _everyone: Annotated[tuple[int, ...], wire.IDS] = ()
+    _all_clients: Annotated[tuple[int, ...], wire.IDS] = ()
     _graph_digest: Annotated[bytes, _DIGEST] = b""
     _masks_digest: Annotated[bytes, _DIGEST] = b""
     _agreement: Annotated[bytes, _DIGEST] = b""
@@ -101,8 +102,8 @@ class ClientState:
     # The private half of the public key, and the seed of the self mask.
     _private: Annotated[bytearray, _secret(keys.KEY_BYTES)] = field(default_factory=bytearray)
     _seed: Annotated[bytearray, _secret(keys.SEED_BYTES)] = field(default_factory=bytearray)
-    # Shares of each neighbour's seeds, and of this client's own seed; and the roots of masks.
-    _held: Annotated[dict[int, bytearray], _SHARES] = field(default_factory=dict)
+    # Shares of each neighbor's seeds, and of this client's own seed; and the roots of masks.
+    _held_shares: Annotated[dict[int, bytearray], _SHARES] = field(default_factory=dict)
     _roots: Annotated[dict[int, bytearray], _table(bytearray, keys.SEED_BYTES)] = field(default_factory=dict)
     # Keys shared with other identities: kept from round to round.
     _pair_keys: Annotated[PairKeys, _PAIR_KEYS] = field(default_factory=PairKeys)
@@ -135,14 +136,14 @@ class ClientState:
 
     def abandon(self) -> None:
         """End the round here and erase its secrets; keys shared with other identities stay."""
-        keys.wipe(self._private, self._seed, *self._held.values(), *self._roots.values())
+        keys.wipe(self._private, self._seed, *self._held_shares.values(), *self._roots.values())
         ended = type(self)(self._invitation, self._client_id, self._policy, Stage.ENDED)
         ended._pair_keys = self._pair_keys
         vars(self).update(vars(ended))
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*; those of the round are in it until the round has ended."""
-        return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *wire.packed(self)])
+        return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *wire.pack_fields(self)])
 
     @classmethod
     def from_bytes(cls, data: Octets, policy: ClientPolicy | None = None) -> Self:
@@ -153,7 +154,9 @@ class ClientState:
         version = reader.number(1)
         if version != _STATE_VERSION:
             advice = "begin the run anew on this client"
-            raise InvalidUpdateError(other_version("state of a client", version, _STATE_VERSION, advice))
+            raise InvalidUpdateError(
+                describe_other_version("state of a client", version, _STATE_VERSION, advice)
+            )
         try:
             state = cls(_policy=policy or ClientPolicy(), **wire.read_fields(cls, reader))
         except InvalidUpdateError:
@@ -167,11 +170,11 @@ class ClientState:
     def _check_state(self) -> None:
         """Refuse what :meth:`to_bytes` cannot have written."""
         # Once masks were added their keys are gone: then the holders are those whose shares are held.
-        holders = self._round_keys.keys() or self._held.keys()
+        holders = self._round_keys.keys() or self._held_shares.keys()
         if (
             (self._parameters is not None and self._client_id not in holders)
-            or (self._parameters and len(self._everyone) not in (0, self._parameters.num_clients))
-            or not self._held.keys() | self._roots.keys() <= holders
+            or (self._parameters and len(self._all_clients) not in (0, self._parameters.num_clients))
+            or not self._held_shares.keys() | self._roots.keys() <= holders
         ):
             raise InvalidUpdateError("ClientRound: the state is damaged")
 

@@ -5,14 +5,14 @@ message                   from, to     says
 ========================  ===========  ================================================================
 :class:`Invitation`       S to all     what is summed; the same bytes for every client
 :class:`KeyAdvertisement` C to S       the client's public key of the round
-:class:`Roster`           S to C       who takes part, the keys of the neighbours, the threshold
+:class:`Roster`           S to C       who takes part, the keys of the neighbors, the threshold
 :class:`SharedSeeds`      C to S       what opens the client's seeds and the roots of its masks later
 :class:`MaskRequest`      S to C       which clients shared seeds, so that masks are added with them
 :class:`MaskedInput`      C to S       the masked codes, packed
 :class:`SurvivorList`     S to C       whose inputs arrived, of all clients (signed rounds only)
 :class:`Confirmation`     C to S       a signature on that list (signed rounds only)
-:class:`UnmaskRequest`    S to C       which neighbours' inputs arrived; signatures of witnesses
-:class:`UnmaskReply`      C to S       one share for each of the neighbours
+:class:`UnmaskRequest`    S to C       which neighbors' inputs arrived; signatures of witnesses
+:class:`UnmaskReply`      C to S       one share for each of the neighbors
 ========================  ===========  ================================================================
 
 S is the server and C a client. A message is a dataclass whose fields say how they are written; what clients
@@ -26,12 +26,12 @@ from typing import Annotated, Final
 
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.secagg import wire
-from fl_privquant.secagg.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, digest
-from fl_privquant.secagg.shamir import SHARE_BYTES
+from fl_privquant.secagg.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, digest
+from fl_privquant.secagg.crypto.shamir import SHARE_BYTES
 from fl_privquant.secagg.wire import ClientMessage, Format, Message, Subset
 
 CORRECTION_BYTES: Final = 2 * SHARE_BYTES
-"""Bytes that correct a holder's derived shares of both seeds (:mod:`fl_privquant.secagg.sharing`)."""
+"""Bytes that correct a holder's derived shares of both seeds (:mod:`fl_privquant.secagg.crypto.sharing`)."""
 
 # The largest code, which is 1 or more; it is written as 0 if codes are residues.
 _MAX_CODE: Final = Format(
@@ -61,13 +61,13 @@ class KeyAdvertisement(ClientMessage):
     """The client's X25519 public key of the round.
 
     In signed rounds ``known`` is the digest of the list by which the client knows others
-    (:func:`~fl_privquant.secagg.transcript.known_digest`). If this is the server's own list, the roster need
-    not repeat what is on it.
+    (:func:`~fl_privquant.secagg.signed.transcript.known_digest`). If this is the server's own list, the
+    roster need not repeat what is on it.
     """
 
     KIND = 2
 
-    public_key: Annotated[bytes, wire.fixed(KEY_BYTES)]
+    public_key: Annotated[bytes, wire.fixed_size(KEY_BYTES)]
     known: Annotated[bytes, wire.optional(DIGEST_BYTES)] = b""
 
 
@@ -81,20 +81,21 @@ class RosterEntry:
 
     @property
     def leaf(self) -> bytes:
-        """The client's leaf in the tree of all clients (:mod:`fl_privquant.secagg.roster_tree`)."""
+        """The client's leaf in the tree of all clients (:mod:`fl_privquant.secagg.graph.roster_tree`)."""
         return digest(b"leaf", self.client_id.to_bytes(8, "little"), self.public_key, self.identity)
 
 
 @dataclass(frozen=True)
 class Roster(Message):
-    """Who takes part, the keys of the client's neighbours, the threshold, and what the graph follows from.
+    """Who takes part, the keys of the client's neighbors, the threshold, and what the graph follows from.
 
     In signed rounds the client is told all ``num_clients`` clients: as those ``present`` among the increasing
     ids on its own list of known clients, or by their ``ids``, if its list is not the server's or these are
-    shorter. It draws the graph itself, and ``public_keys`` are those of its neighbours, by increasing ids.
-    ``identities`` are the identity keys of the neighbours in ``identified``: of those that have several keys,
+    shorter. It draws the graph itself, and ``public_keys`` are those of its neighbors, by increasing ids.
+    ``identities`` are the identity keys of the neighbors in ``identified``: of those that have several keys,
     or of all if the client's list is not the server's. ``path`` leads from the client's own leaf to the
-    root of the tree of all keys (:mod:`fl_privquant.secagg.roster_tree`); on a complete graph the client
+    root of the tree of all keys (:mod:`fl_privquant.secagg.graph.roster_tree`); on a complete graph the
+    client
     knows all leaves, and the path is empty. The first ``num_witnesses`` clients of the graph's first order
     are those whose confirmations count.
 
@@ -126,16 +127,16 @@ class SharedSeeds(ClientMessage):
 
     All holders derive their shares. Those of the first ``threshold - 1`` holders are right as they are;
     ``corrections`` are what the derived shares of the others are off by, without the client itself, by
-    increasing ids. ``wrapped`` are the roots of the masks with the neighbours, by increasing ids, which open
-    with the wrapping seed (:func:`~fl_privquant.secagg.keys.wrap`). By the commitments to the two seeds the
-    server recognises the right seeds later.
+    increasing ids. ``sealed_roots`` are the roots of the masks with the neighbors, by increasing ids, which
+    open with the wrapping seed (:func:`~fl_privquant.secagg.crypto.keys.wrap`). By the commitments to the two
+    seeds the server recognises the right seeds later.
     """
 
     KIND = 4
 
-    seed_commitment: Annotated[bytes, wire.fixed(SEED_BYTES)]
-    wrapping_commitment: Annotated[bytes, wire.fixed(SEED_BYTES)]
-    wrapped: Annotated[tuple[bytes, ...], wire.blocks(SEED_BYTES)]
+    seed_commitment: Annotated[bytes, wire.fixed_size(SEED_BYTES)]
+    wrapping_commitment: Annotated[bytes, wire.fixed_size(SEED_BYTES)]
+    sealed_roots: Annotated[tuple[bytes, ...], wire.blocks(SEED_BYTES)]
     corrections: Annotated[tuple[bytes, ...], wire.blocks(CORRECTION_BYTES)]
 
 
@@ -172,7 +173,7 @@ class Confirmation(ClientMessage):
 
     KIND = 12
 
-    agreement: Annotated[bytes, wire.fixed(DIGEST_BYTES)]
+    agreement: Annotated[bytes, wire.fixed_size(DIGEST_BYTES)]
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError, counted
+from fl_privquant.errors import (
+    MISSING,
+    InvalidSpecError,
+    InvalidUpdateError,
+    SecureAggregationError,
+    pluralize,
+)
 from fl_privquant.packing.pack import packed_size, unpack_codes
-from fl_privquant.secagg import keys, messages, shamir, transcript
-from fl_privquant.secagg.graph import graph_of
-from fl_privquant.secagg.masks import apply_masks, lane, low_bits, pair_mask
-from fl_privquant.secagg.parameters import decoding_failure
-from fl_privquant.secagg.roster_tree import levels_of, path_of
+from fl_privquant.secagg import messages
+from fl_privquant.secagg.crypto import keys, shamir
+from fl_privquant.secagg.crypto.masks import apply_masks, derive_pair_mask_key, mask_dtype, reduce_modulo
+from fl_privquant.secagg.crypto.sharing import DealtShares, Seed, max_wrong_shares, remaining_members
+from fl_privquant.secagg.graph.neighbors import cached_graph
+from fl_privquant.secagg.graph.parameters import decoding_failure
+from fl_privquant.secagg.graph.roster_tree import merkle_levels, merkle_path
 from fl_privquant.secagg.round_config import RoundConfig
-from fl_privquant.secagg.sharing import DealtShares, Seed, correctable, members_left
+from fl_privquant.secagg.signed import transcript
 from fl_privquant.secagg.wire import ClientMessage, Octets, RoundId, Subset, pack_ids
 
 
@@ -36,7 +44,7 @@ class ServerStage(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedSum:
+class UnmaskedSum:
     """The sum of the survivors' codes, and who they are."""
 
     total: NDArray[np.uint32]
@@ -44,7 +52,7 @@ class OpenedSum:
 
 
 class ServerRound:
-    """The server in one round, from an invitation to a :class:`OpenedSum`.
+    """The server in one round, from an invitation to a :class:`UnmaskedSum`.
 
     In each stage, :meth:`receive` takes messages as they arrive, from whoever still answers. A further call
     closes the stage, and returns the messages that begin the next one, by client. ::
@@ -65,7 +73,7 @@ class ServerRound:
     rejected
         Why messages were refused, by sender.
     graph_parameters
-        Neighbours and threshold: those of the round once rosters are out; before that, those that it has if
+        Neighbors and threshold: those of the round once rosters are out; before that, those that it has if
         all invited clients take part.
     culprits
         Clients whose secret does not open, each with the odds that this happens to an honest one, if up to
@@ -78,13 +86,17 @@ class ServerRound:
         invited = frozenset(client_ids)
         if len(invited) < 2:
             raise InvalidSpecError(
-                f"clients: {len(invited)} invited, expected 2 or more; raise the fraction, or the least "
-                "number, of clients that the strategy trains"
+                "clients",
+                MISSING,
+                f"{len(invited)} invited, expected 2 or more",
+                "raise the fraction, or the least number, of clients that the strategy trains",
             )
         if config.max_code is not None and len(invited) * config.max_code >= 1 << config.width:
             raise InvalidSpecError(
-                f"width: {config.width} bits are too few for the sum of {len(invited)} codes up to "
-                f"{config.max_code}; use codebook.sum_bits({len(invited)})"
+                "width",
+                config.width,
+                f"bits are too few for the sum of {len(invited)} codes up to {config.max_code}",
+                f"use codebook.sum_bits({len(invited)})",
             )
         # If no graph meets the settings, this fails now, and not after clients have answered.
         self.graph_parameters = config.graph(len(invited))
@@ -114,7 +126,7 @@ class ServerRound:
         self._dealt = DealtShares({}, {}, 0, b"")
         self._members: dict[int, tuple[int, ...]] = {}
         self._confirmations: dict[int, messages.Confirmation] = {}
-        self._total: NDArray[Any] = np.zeros(config.dimension, dtype=lane(config.width))
+        self._total: NDArray[Any] = np.zeros(config.dimension, dtype=mask_dtype(config.width))
         self._active: set[int] = set()
         self._replies: dict[int, messages.UnmaskReply] = {}
 
@@ -141,7 +153,7 @@ class ServerRound:
         """
         if self._stage is ServerStage.ENDED:
             return False
-        kind, expected, seen, take = self._awaited()
+        kind, expected, seen, take = self._expected_messages()
         if sender not in expected or sender in seen:
             return False
         try:
@@ -153,7 +165,9 @@ class ServerRound:
             return False
         return True
 
-    def _awaited(self) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
+    def _expected_messages(
+        self,
+    ) -> tuple[type[ClientMessage], Container[int], Container[int], Callable[[Any], None]]:
         """The messages of the present stage: class, who sends one, who has sent one, and what takes them."""
         dealt = self._dealt
         if self._stage is ServerStage.ADVERTISE:
@@ -181,7 +195,7 @@ class ServerRound:
     def _signer(self, message: ClientMessage, body: bytes | memoryview) -> bytes | None:
         """The identity key by which a message is signed, if it is one of its sender's."""
         identity = (self._config.identities or {}).get(message.client_id, ())
-        return keys.signer(identity, message.signature, self._graph_digest or self._digest, body)
+        return keys.find_signer(identity, message.signature, self._graph_digest or self._digest, body)
 
     def _take_key(self, message: messages.KeyAdvertisement) -> None:
         if not keys.is_usable(message.public_key):
@@ -197,24 +211,26 @@ class ServerRound:
         )
 
     def rosters(self) -> dict[int, bytes]:
-        """Draw the graph among the clients that sent keys, and tell each its neighbours."""
+        """Draw the graph among the clients that sent keys, and tell each its neighbors."""
         self._close(ServerStage.ADVERTISE)
         self._drop_repeated_keys()
         if len(self._entries) < 2:
-            raise self._failure(f"{counted(len(self._entries), 'client')} sent keys, expected 2 or more")
+            raise self._end_with_error(
+                f"{pluralize(len(self._entries), 'client')} sent keys, expected 2 or more"
+            )
         try:
             parameters = self._config.graph(len(self._entries))
         except InvalidSpecError as error:
-            raise self._failure(
+            raise self._end_with_error(
                 f"{len(self._entries)} of {len(self._invited)} clients sent keys: {error}"
             ) from error
         everyone = sorted(self._entries)
         num_witnesses = self._config.num_witnesses(len(everyone))
-        levels = levels_of([self._entries[client].leaf for client in everyone])
+        levels = merkle_levels([self._entries[client].leaf for client in everyone])
         listing = transcript.listing_digest(everyone, levels[-1][0])
         self._graph_digest = transcript.graph_digest(self._digest, parameters, num_witnesses, listing)
         self.graph_parameters = parameters
-        graph = graph_of(self._graph_digest, parameters)
+        graph = cached_graph(self._graph_digest, parameters)
         self._witnesses = [everyone[place] for place in sorted(graph.witnesses(num_witnesses))]
         self._graph = {
             client: tuple(everyone[peer] for peer in graph.neighbors(place))
@@ -223,10 +239,10 @@ class ServerRound:
         self._dealt = DealtShares(self._entries, self._graph, self.graph_parameters.threshold, self._digest)
         self._stage = ServerStage.SHARE
         rosters = {}
-        for place, (client, neighbours) in enumerate(self._graph.items()):
+        for place, (client, neighbors) in enumerate(self._graph.items()):
             path: tuple[bytes, ...] = ()
-            if not self._complete:
-                path = path_of(levels, place) if self._config.signed else (listing,)
+            if not self._is_complete:
+                path = merkle_path(levels, place) if self._config.signed else (listing,)
             roster = messages.Roster(
                 self._round_id,
                 parameters.num_clients,
@@ -235,29 +251,27 @@ class ServerRound:
                 num_witnesses,
                 parameters.spread,
                 path,
-                tuple(self._entries[peer].public_key for peer in neighbours),
+                tuple(self._entries[peer].public_key for peer in neighbors),
             )
-            rosters[client] = self._with_names(roster, client, neighbours).to_bytes()
+            rosters[client] = self._add_names(roster, client, neighbors).to_bytes()
         return rosters
 
-    def _with_names(
-        self, roster: messages.Roster, client: int, neighbours: tuple[int, ...]
-    ) -> messages.Roster:
+    def _add_names(self, roster: messages.Roster, client: int, neighbors: tuple[int, ...]) -> messages.Roster:
         """The roster with the ids and identities that its receiver cannot know by itself."""
         identities = self._config.identities
         if identities is None:
             return replace(roster, ids=tuple(self._dealt.points[client]))
-        ids, present, named = tuple(self._graph), Subset(), neighbours
-        if self._known[client] == self._known_here:
-            named = tuple(peer for peer in neighbours if len(keys.keys_of(identities[peer])) > 1)
+        ids, present, named = tuple(self._graph), Subset(), neighbors
+        if self._known[client] == self._known_clients_digest:
+            named = tuple(peer for peer in neighbors if len(keys.public_keys_of(identities[peer])) > 1)
             if len(self._present.to_bytes()) < len(pack_ids(ids)):
                 ids, present = (), self._present
         keys_of_named = tuple(self._entries[peer].identity for peer in named)
-        identified = Subset.of(named, neighbours)
+        identified = Subset.of(named, neighbors)
         return replace(roster, ids=ids, present=present, identified=identified, identities=keys_of_named)
 
     @cached_property
-    def _known_here(self) -> bytes:
+    def _known_clients_digest(self) -> bytes:
         return transcript.known_digest(self._config.identities or {})
 
     @cached_property
@@ -272,16 +286,16 @@ class ServerRound:
         self._close(ServerStage.SHARE)
         shared = set(self._dealt.messages)
         threshold = self.graph_parameters.threshold
-        self._members = members_left(self._graph, shared, threshold)
+        self._members = remaining_members(self._graph, shared, threshold)
         dropped = shared - self._members.keys()
-        self.rejected |= dict.fromkeys(dropped, "too few of its neighbours shared their keys")
+        self.rejected |= dict.fromkeys(dropped, "too few of its neighbors shared their keys")
         if not self._members:
-            raise self._failure(
+            raise self._end_with_error(
                 f"{len(shared)} of {len(self._entries)} clients shared keys: none has the {threshold} "
                 f"holders that it needs"
             )
         self._stage = ServerStage.MASK
-        told_all = self._complete or self._config.signed
+        told_all = self._is_complete or self._config.signed
         members = tuple(self._members) if told_all else ()
         self._masks_digest = transcript.masks_digest(self._graph_digest, members, context)
         if told_all:
@@ -304,11 +318,11 @@ class ServerRound:
     def survivor_lists(self) -> dict[int, bytes]:
         """Tell the clients whose input arrived the list of them, in signed rounds; else nothing is sent."""
         self._close(ServerStage.MASK)
-        self._need_holders(self._active, "masked inputs arrived")
-        least = self._config.least_survivors(len(self._graph))
+        self._require_holders(self._active, "masked inputs arrived")
+        least = self._config.min_survivors(len(self._graph))
         if len(self._active) < least:
-            raise self._failure(
-                f"{counted(len(self._active), 'masked input')} arrived of {len(self._graph)} clients that "
+            raise self._end_with_error(
+                f"{pluralize(len(self._active), 'masked input')} arrived of {len(self._graph)} clients that "
                 f"sent keys, below the {least} without which clients do not unmask; raise dropout_fraction "
                 f"({self._config.dropout_fraction}) on both sides"
             )
@@ -334,23 +348,23 @@ class ServerRound:
             quorum = self._config.quorum(len(self._graph))
             heard = [witness for witness in self._witnesses if witness in self._confirmations]
             if len(heard) < quorum:
-                raise self._failure(
+                raise self._end_with_error(
                     f"{len(heard)} of {len(self._witnesses)} witnesses confirmed the survivors, below the "
                     f"{quorum} without which clients do not unmask"
                 )
             unmasking, signers = self._confirmations, tuple(heard[:quorum])
-            self._need_holders(unmasking, "clients confirmed the survivors")
+            self._require_holders(unmasking, "clients confirmed the survivors")
         signatures = tuple(self._confirmations[client].signature for client in signers)
         self._stage = ServerStage.UNMASK
         named, requests = Subset.of(signers, self._witnesses), {}
         for client in sorted(unmasking):
-            active = Subset.of(self._active, self._held_by(client))
+            active = Subset.of(self._active, self._dealers_of(client))
             requests[client] = messages.UnmaskRequest(self._round_id, active, named, signatures).to_bytes()
         return requests
 
     def _take_shares(self, message: messages.UnmaskReply) -> None:
         sent = len(message.seed_shares), len(message.wrapping_shares)
-        active, lost = map(len, self._lists(message.client_id))
+        active, lost = map(len, self._split_active_and_lost(message.client_id))
         if sent != (active, lost):
             raise InvalidUpdateError(
                 f"UnmaskReply: {sent[0]} and {sent[1]} shares, expected {active} and {lost}"
@@ -359,26 +373,26 @@ class ServerRound:
             raise InvalidUpdateError("UnmaskReply: a share holds a number outside the field")
         self._replies[message.client_id] = message
 
-    def finish(self) -> OpenedSum:
+    def finish(self) -> UnmaskedSum:
         """Open the masks that are left, and return the sum of the inputs that arrived."""
         self._close(ServerStage.UNMASK)
-        self._need_holders(self._replies.keys(), "clients sent shares")
-        apply_masks(self._total, self._masks_left())
-        low_bits(self._total, self._config.width)
+        self._require_holders(self._replies.keys(), "clients sent shares")
+        apply_masks(self._total, self._remaining_masks())
+        reduce_modulo(self._total, self._config.width)
         largest = self._config.max_code
         # Only a client that breaks the protocol, or masks that did not cancel, can lead here.
         if largest is not None and int(self._total.max()) > len(self._active) * largest:
-            raise self._failure(
+            raise self._end_with_error(
                 "the sum exceeds what the clients' codes can add up to: an input was not as agreed"
             )
         total, survivors = self._total.astype(np.uint32), tuple(sorted(self._active))
         self._end()
-        return OpenedSum(total, survivors)
+        return UnmaskedSum(total, survivors)
 
-    def _masks_left(self) -> Iterator[tuple[bytes, bool]]:
+    def _remaining_masks(self) -> Iterator[tuple[bytes, bool]]:
         """The keys of the masks in the total that have no counterpart, with the sign that removes them."""
-        for client, revealed, which in self._to_open():
-            entry, seed = self._entries[client], self._secret(client, revealed, which)
+        for client, revealed, which in self._seeds_to_open():
+            entry, seed = self._entries[client], self._open_seed(client, revealed, which)
             if which is Seed.SELF_MASK:
                 yield keys.derive(seed, self._masks_digest, keys.SELF_MASK, entry.public_key), False
                 keys.wipe(seed)
@@ -389,9 +403,9 @@ class ServerRound:
                 if peer in self._active:
                     ends = entry.public_key, self._entries[peer].public_key
                     # The peer added its mask if its id is the smaller one: take that back.
-                    yield pair_mask(roots[peer], self._masks_digest, *ends), peer > client
+                    yield derive_pair_mask_key(roots[peer], self._masks_digest, *ends), peer > client
 
-    def _to_open(self) -> Iterator[tuple[int, dict[int, bytes], Seed]]:
+    def _seeds_to_open(self) -> Iterator[tuple[int, dict[int, bytes], Seed]]:
         """The members with a seed that has to be opened, the shares of it that were revealed, and which."""
         for client, revealed in self._revealed_shares().items():
             if client in self._active:
@@ -402,20 +416,20 @@ class ServerRound:
     def _name_culprits(self) -> None:
         """Name every client whose secret does not open, with the odds that this happens to an honest one."""
         graph, corrupt = self.graph_parameters, self._config.corrupt_fraction
-        for client, revealed, which in self._to_open():
-            if self._dealt.opened(client, revealed, which, self.rejected) is None:
-                most_wrong = correctable(len(revealed), graph.threshold)
-                self.culprits[client] = decoding_failure(graph, corrupt, most_wrong)
+        for client, revealed, which in self._seeds_to_open():
+            if self._dealt.open_secret(client, revealed, which, self.rejected) is None:
+                max_wrong = max_wrong_shares(len(revealed), graph.threshold)
+                self.culprits[client] = decoding_failure(graph, corrupt, max_wrong)
 
-    def _secret(self, client: int, revealed: dict[int, bytes], which: Seed) -> bytearray:
+    def _open_seed(self, client: int, revealed: dict[int, bytes], which: Seed) -> bytearray:
         """One of the seeds of a client; whoever revealed wrong shares is named."""
-        opened = self._dealt.opened(client, revealed, which, self.rejected)
+        opened = self._dealt.open_secret(client, revealed, which, self.rejected)
         if opened is None:
             self._name_culprits()
             threshold = self.graph_parameters.threshold
-            raise self._failure(
+            raise self._end_with_error(
                 f"the shares of client {client} do not open its secret: more than "
-                f"{correctable(len(revealed), threshold)} of {len(revealed)} are wrong, at threshold "
+                f"{max_wrong_shares(len(revealed), threshold)} of {len(revealed)} are wrong, at threshold "
                 f"{threshold}"
             )
         secret, wrong = opened
@@ -431,43 +445,43 @@ class ServerRound:
         """The shares that holders revealed of each member's secret, as they derived them."""
         revealed: dict[int, dict[int, bytes]] = {client: {} for client in self._members}
         for holder, reply in self._replies.items():
-            owners = self._lists(holder)
+            owners = self._split_active_and_lost(holder)
             for clients, shares in zip(owners, (reply.seed_shares, reply.wrapping_shares), strict=True):
                 for client, share in zip(clients, shares, strict=True):
                     revealed[client][holder] = share
         return revealed
 
-    def _lists(self, holder: int) -> tuple[list[int], list[int]]:
+    def _split_active_and_lost(self, holder: int) -> tuple[list[int], list[int]]:
         """The active and the lost clients among those whose shares a client holds."""
-        held = self._held_by(holder)
+        held = self._dealers_of(holder)
         active = [client for client in held if client in self._active]
         return active, [client for client in held if client not in self._active]
 
-    def _held_by(self, holder: int) -> list[int]:
+    def _dealers_of(self, holder: int) -> list[int]:
         """The clients of whose seeds a client holds shares, itself included."""
         return sorted([*self._members[holder], holder])
 
     @property
-    def _complete(self) -> bool:
-        """Whether everyone is everyone's neighbour: then clients know all clients without being told."""
+    def _is_complete(self) -> bool:
+        """Whether everyone is everyone's neighbor: then clients know all clients without being told."""
         return self.graph_parameters.num_neighbors == len(self._graph) - 1
 
-    def _need_holders(self, holders: Iterable[int], what: str) -> None:
+    def _require_holders(self, holders: Iterable[int], what: str) -> None:
         """Fail unless each secret that has to be opened has enough of these holders."""
         left = set(holders)
         for client, peers in self._members.items():
             alive = len(left & {*peers, client})
             needed = client in self._active or any(peer in self._active for peer in peers)
             if needed and alive < self.graph_parameters.threshold:
-                raise self._failure(
+                raise self._end_with_error(
                     f"{len(left)} of {len(self._members)} {what}: client {client} has {alive} holders left, "
                     f"below the threshold {self.graph_parameters.threshold}"
                 )
         if not self._active:
-            raise self._failure("no masked input arrived")
+            raise self._end_with_error("no masked input arrived")
 
     def _drop_repeated_keys(self) -> None:
-        """Drop all clients that share a public key: their neighbours would refuse the roster."""
+        """Drop all clients that share a public key: their neighbors would refuse the roster."""
         owners = Counter(entry.public_key for entry in self._entries.values())
         repeated = [client for client, entry in self._entries.items() if owners[entry.public_key] > 1]
         for client in repeated:
@@ -480,7 +494,7 @@ class ServerRound:
                 f"round {self._round_id.number} is at stage {self._stage.name}, not at {stage.name}"
             )
 
-    def _failure(self, reason: str) -> SecureAggregationError:
+    def _end_with_error(self, reason: str) -> SecureAggregationError:
         """The error to raise, after all that was collected is gone."""
         self._end()
         return SecureAggregationError(f"round {self._round_id.number} ends without a sum: {reason}")

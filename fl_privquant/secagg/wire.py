@@ -20,7 +20,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_type_hints
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
-from fl_privquant.secagg.keys import SIGNATURE_BYTES
+from fl_privquant.secagg.crypto.keys import SIGNATURE_BYTES
 
 SESSION_BYTES: Final = 16
 """Bytes of the id that tells the rounds of one start of a server from those of all others."""
@@ -57,7 +57,7 @@ class Subset:
 
     >>> Subset.of([30, 10], [10, 20, 30])
     Subset(size=3, places=(0, 2))
-    >>> Subset(3, (0, 2)).among([10, 20, 30])
+    >>> Subset(3, (0, 2)).select_from([10, 20, 30])
     (10, 30)
     """
 
@@ -70,7 +70,7 @@ class Subset:
         chosen = frozenset(clients)
         return cls(len(known), tuple(at for at, client in enumerate(known) if client in chosen))
 
-    def among(self, known: Sequence[int]) -> tuple[int, ...]:
+    def select_from(self, known: Sequence[int]) -> tuple[int, ...]:
         """The clients, in the order of the known list."""
         if len(known) != self.size:
             raise SecureAggregationError(
@@ -169,7 +169,7 @@ def uint(size: int) -> Format:
     return Format(lambda value: [int(value).to_bytes(size, "little")], lambda reader: reader.number(size))
 
 
-def fixed(size: int) -> Format:
+def fixed_size(size: int) -> Format:
     """Bytes of one size."""
     return Format(lambda value: [value], lambda reader: reader.take(size))
 
@@ -217,7 +217,7 @@ def _formats(kind: type) -> dict[str, Format]:
     return {name: mark[0] for name, mark in marks.items() if mark and isinstance(mark[0], Format)}
 
 
-def packed(instance: Any) -> list[bytes | bytearray]:
+def pack_fields(instance: Any) -> list[bytes | bytearray]:
     """The fields of a dataclass that have a format, in parts of bytes."""
     kind: type = type(instance)
     parts: list[bytes | bytearray] = []
@@ -246,7 +246,7 @@ class Message:
     def body(self) -> bytes:
         """The first 28 bytes, which every message has, and the fields."""
         prefix = _PREFIX.pack(_MAGIC, _VERSION, self.KIND, self.round_id.session, self.round_id.number)
-        return b"".join([prefix, *packed(self)])
+        return b"".join([prefix, *pack_fields(self)])
 
     @classmethod
     def from_bytes(cls, data: Octets) -> Self:
@@ -280,10 +280,10 @@ class ClientMessage(Message):
     signature: bytes
 
     def to_bytes(self) -> bytes:
-        return self.closed(self.body(), self.signature)
+        return self.close(self.body(), self.signature)
 
     @staticmethod
-    def closed(body: bytes, signature: bytes) -> bytes:
+    def close(body: bytes, signature: bytes) -> bytes:
         """The message of this body and signature, which is empty in unsigned rounds."""
         return b"".join([body, *_SIGNATURE.pack(signature)])
 

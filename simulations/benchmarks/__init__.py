@@ -1,1 +1,1 @@
-"""Benchmarks: nearly all measurements are ratios against a baseline in the same process."""
+"""Benchmarks: each one returns ratios against a baseline that is measured in the same process."""

@@ -1,66 +1,69 @@
-"""``python -m simulations.benchmarks <names>``: measure, print tables, fail if a target is missed.
-
-``all`` measures everything, and writes the tables, the figures and the page of this folder; ``--write``
-does so for some, and leaves what was measured of the others. ``--quick`` is for trying: small sizes, nothing
-written.
-"""
+"""``python -m simulations.benchmarks NAME ...|all``: measure, print tables, and write CSV and JSON."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import logging
 import os
 import traceback
+from pathlib import Path
+from typing import Annotated
 
-from simulations.benchmarks import results_page
-from simulations.benchmarks.measure import Row, print_rows
-from simulations.benchmarks.results_page import CATALOGUE
+import typer
+
+from fl_privquant.cli import program
+from simulations.benchmarks import encoding, planning, records, rounds
+from simulations.benchmarks.harness import Benchmark, Ratio, print_ratios, write_results
+
+BENCHMARKS = {
+    "encode": Benchmark(encoding.encode, {"coordinates": 10**4, "turns": 1}),
+    "pack": Benchmark(encoding.pack, {"coordinates": 10**4, "turns": 1}),
+    "design": Benchmark(planning.design, {"mechanisms": ("rqm",), "turns": 1}),
+    "plan": Benchmark(planning.plan, {"num_clients": 50, "coordinates": 10**4}),
+    "accounting": Benchmark(planning.accounting, {"num_clients": 50, "coordinates": 100, "rounds": 10}),
+    "flower_round": Benchmark(rounds.flower_round, {"num_clients": 4, "coordinates": 10**3, "rounds": 2}),
+    "secure_sum": Benchmark(rounds.secure_sum, {"num_clients": (10,), "coordinates": (10**3,), "rounds": 1}),
+    "handshake": Benchmark(rounds.handshake, {"num_clients": (10,), "coordinates": 100}),
+    "record_gradients": Benchmark(records.record_gradients, {"batch": 8, "turns": 1}),
+    "cohorts": Benchmark(rounds.cohorts, {"num_clients": 20, "rounds": 3}),
+    "engines": Benchmark(rounds.engines, {"num_clients": 4, "rounds": 2}),
+}
+"""Every benchmark by name, with small sizes for a quick trial."""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 if every target of the chosen benchmarks is met."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="+", choices=[*CATALOGUE, "all"], help="which ones")
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, to see that all runs; nothing kept"
-    )
-    parser.add_argument("--write", action="store_true", help="keep what is measured, as `all` does")
-    options = parser.parse_args(arguments)
-    names = list(CATALOGUE) if "all" in options.names else list(dict.fromkeys(options.names))
-    keep = (options.write or "all" in options.names) and not options.quick
+@app.command()
+def benchmarks(
+    names: Annotated[list[str], typer.Argument(help=f"all, or some of: {', '.join(BENCHMARKS)}.")],
+    quick: Annotated[bool, typer.Option(help="Use small sizes, to see that everything runs.")] = False,
+    output: Annotated[Path, typer.Option(help="Where to write benchmarks.csv and benchmarks.json.")] = Path(
+        "outputs/benchmarks"
+    ),
+) -> None:
+    """Measure ratios against a baseline in the same process; below 1 is cheaper than the baseline."""
+    unknown = [name for name in names if name not in BENCHMARKS and name != "all"]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: expected all, or some of {', '.join(BENCHMARKS)}")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    rows: list[Row] = []
-    failed = False
-    for name in names:
-        module = importlib.import_module(f"{__package__}.{name}")
-        if options.quick:
-            for constant, small in CATALOGUE[name]["quick"].items():
-                setattr(module, constant, tuple(small) if isinstance(small, list) else small)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    results: dict[str, list[Ratio]] = {}
+    failed = []
+    for name in BENCHMARKS if "all" in names else dict.fromkeys(names):
+        benchmark = BENCHMARKS[name]
         try:
-            measured = module.run()
-        except Exception:
-            # One benchmark that fails does not discard what the others measure, which takes an hour.
+            results[name] = benchmark.run(**(benchmark.quick if quick else {}))
+        except Exception:  # one benchmark that fails must not discard the results of the others
             traceback.print_exc()
-            failed = True
+            failed.append(name)
             continue
-        if name == "growth":
-            if keep:
-                results_page.write_points(measured)
-            continue
-        print_rows(CATALOGUE[name]["title"], measured)
-        rows += measured
-        if keep:
-            results_page.write_rows(name, measured)
-    if keep:
-        results_page.write_page()
-    return 0 if not failed and all(row.holds for row in rows) else 1
+        print_ratios(name, results[name])
+    if results:
+        write_results(results, output)
+        typer.echo(f"results: {output / 'benchmarks.csv'}")
+    if failed:
+        typer.echo(f"failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program.run(app)

@@ -1,9 +1,9 @@
-"""The report of a study: tidy tables, figures for a paper, and one HTML page that needs nothing else.
+"""The report of a study: tidy tables, tables and figures for a paper, and one HTML page.
 
 ``python -m simulations.report outputs/<study>`` and the end of a sweep call :func:`show_report`, which prints
-the table of results too; :func:`build_report` writes only.
+the results too; :func:`build_report` writes only.
 """
 
-from simulations.report.build import build_report, show_report
+from simulations.report.build import build_report, show_report, write_latex
 
-__all__ = ["build_report", "show_report"]
+__all__ = ["build_report", "show_report", "write_latex"]

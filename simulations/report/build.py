@@ -1,124 +1,216 @@
-"""Builds the whole report of a study, in order: tables, figures, and the page."""
+"""Builds the report of a study: tidy tables, tables and figures for a paper, and one HTML page."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Collection, Mapping, Sequence
+import base64
+import sys
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from fl_privquant.errors import PrivQuantError, one_line
-from fl_privquant.files import replace_file
-from simulations.report.charts import LATE_ROUNDS
-from simulations.report.drawings import drawings_of
-from simulations.report.html_page import render
-from simulations.report.load import Problem, Run, load_runs
-from simulations.report.study_data import Study
-from simulations.report.summary_tables import privacy_table, summary_table
+import jinja2
+import pandas as pd
+
+from fl_privquant._files import replace_file
+from fl_privquant.cli.plots import color_of
+from fl_privquant.errors import pluralize
+from fl_privquant.mechanisms.registry import available_mechanisms, get_entry
+from simulations.report.figures import Drawing, draw_study
+from simulations.report.study import Study, describe_repeated, setting_value
+from simulations.report.tables import (
+    pivot_table,
+    privacy_table,
+    results_caption,
+    results_table,
+    to_latex,
+    to_markdown,
+)
 from simulations.report.terminal import print_summary
+from simulations.report.verdict import ACCURACY, ERROR, LOSS, describe
 
-# Columns for the report alone; the label and the columns of what varies say the same.
-_INTERNAL = ["series", "setting", "private"]
+PRIVACY_CAPTION = (
+    "What is protected: a coordinate release is one coordinate in one message, a client round one whole "
+    "update, a client total all updates of the client that was asked most often. What is seen: each client's "
+    "codes (local), sums of codes over clients (aggregate), the models after each round (models), or the "
+    "models where the server sees every update and is trusted (central). All ε and δ are upper bounds."
+)
 
 
-def build_report(study_dir: Path) -> Path:
-    """Write tables, figures and ``report.html`` of the study in a directory; the path of the page.
+def build_report(folder: Path, style: str | None = None) -> Path:
+    """Write tables, figures and ``report.html`` of the study in a folder.
 
-    Nothing of the runs is touched; what was built before is replaced file by file.
+    Parameters
+    ----------
+    folder
+        The folder of the study, with one folder for each run.
+    style
+        A style of matplotlib's for the figures, or a file with one.
+
+    Returns
+    -------
+    pathlib.Path
+        The page.
     """
-    return _report_on(Path(study_dir))[1]
+    return _write_report(Study.load(folder), style)
 
 
-def show_report(study_dir: Path, panels: Collection[str | None] | None = None) -> Path:
-    """Build the report, print the table of results and where the page is; its path.
+def show_report(folder: Path, panels: Collection[str | None] | None = None, style: str | None = None) -> Path:
+    """Build the report and print its results and verdict.
 
-    Of a study that asks several questions, only the results of these ``panels`` are printed, if they are
-    given.
+    Parameters
+    ----------
+    folder
+        The folder of the study.
+    panels
+        Of a study that asks several questions, those to print; all by default.
+    style
+        As in :func:`build_report`.
+
+    Returns
+    -------
+    pathlib.Path
+        The page.
     """
-    study, path = _report_on(Path(study_dir))
+    study = Study.load(folder)
+    path = _write_report(study, style)
     print_summary(study, panels=panels)
     print(f"report: {path}")
     return path
 
 
-def _report_on(directory: Path) -> tuple[Study, Path]:
-    """The study and the path of its page; runs with a value that no report can show are left out."""
-    try:
-        study = Study.load(directory)
-        return study, _write_report(study)
-    except PrivQuantError:
-        raise
-    except Exception:  # a damaged value can raise any error
-        directory = directory.resolve()
-        runs, problems = load_runs(directory)
-        reasons = _damaged(runs)
-        if not reasons:
-            raise
-        damaged = [Problem(name, "damaged", reason) for name, reason in reasons.items()]
-        study = Study.of(directory, [run for run in runs if run.name not in reasons], [*problems, *damaged])
-        return study, _write_report(study)
+def write_latex(folder: Path, columns: Sequence[str]) -> list[Path]:
+    """Write tables for LaTeX: a pivot of every measure in every setting.
 
+    Parameters
+    ----------
+    folder
+        The folder of the study.
+    columns
+        What goes across the top, of :data:`~simulations.report.tables.PIVOT_KEYS`.
 
-def _damaged(runs: Sequence[Run]) -> dict[str, str]:
-    """The runs with which no report can be built, and why; most runs are taken to be sound.
-
-    Each is tried beside one that is sound, as some values cause an error only beside those of other runs.
+    Returns
+    -------
+    list of pathlib.Path
+        The files.
     """
-    for sound in runs:
-        reasons = {
-            run.name: reason for run in runs if (reason := _failure({sound.name: sound, run.name: run}))
-        }
-        if 2 * len(reasons) <= len(runs):
-            return reasons
-    return {}
+    study, paths = Study.load(folder), []
+    for number, setting in enumerate(study.settings, start=1):
+        results = study.results[study.results["setting"] == setting]
+        caption = " ".join(
+            filter(None, [setting and setting.rstrip(".?") + ".", results_caption(study, setting)])
+        )
+        for measure in (ACCURACY, LOSS, ERROR):
+            if results[measure].notna().any():
+                text = to_latex(
+                    pivot_table(results, measure, columns),
+                    f"{measure.capitalize()}. {caption}",
+                    f"{measure}-{number}",
+                )
+                paths.append(_write(study.directory / "tables" / f"{measure}-{number}.tex", text))
+    return paths
 
 
-def _failure(runs: Mapping[str, Run]) -> str:
-    """Why no report on these runs can be built; empty if one can."""
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            _write_report(Study.of(Path(directory), list(runs.values()), []))
-        except Exception as error:  # a damaged value can raise any error
-            return (
-                f"a value of config.json, provenance.json or summary.json cannot be used ({one_line(error)})"
-            )
-    return ""
-
-
-def _write_report(study: Study) -> Path:
-    drawings = drawings_of(study)
+def _write_report(study: Study, style: str | None) -> Path:
+    drawings: list[Drawing] = []
     if study.runs:
-        write_tidy_tables(study)
-        for table in (privacy_table(study), summary_table(study)):
-            _write(study.directory / "tables" / f"{table.name}.md", table.markdown())
-            _write(study.directory / "tables" / f"{table.name}.tex", table.latex())
-        saved = [drawing for drawing in drawings if drawing.place.get("rounds") != LATE_ROUNDS]
-        for drawing in saved:
+        drawings = draw_study(study, style)
+        _write_tidy_tables(study)
+        results = [
+            to_markdown(
+                results_table(study, setting), f"{setting}\n\n{results_caption(study, setting)}".strip()
+            )
+            for setting in study.settings
+        ]
+        _write(study.directory / "tables" / "results.md", "\n".join(results))
+        _write(study.directory / "tables" / "privacy.md", to_markdown(privacy_table(study), PRIVACY_CAPTION))
+        for drawing in drawings:
             drawing.save(study.directory / "figures")
-        _remove_outdated(study.directory / "figures", {drawing.name for drawing in saved})
-    return _write(study.directory / "report.html", render(study, drawings))
+    return _write(study.directory / "report.html", render_page(study, drawings))
 
 
-def _remove_outdated(folder: Path, names: Collection[str]) -> None:
-    """Remove figures of the same kinds that this report does not have: they show runs that it has moved.
+def render_page(study: Study, drawings: Sequence[Drawing]) -> str:
+    """The page as HTML: the verdict, one figure for each question, and all else folded."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    settings = study.settings if study.runs else ()
+    return environment.get_template("page.html.jinja").render(
+        study=study,
+        verdicts={setting: describe(study, setting) for setting in settings},
+        results={setting: results_table(study, setting) for setting in settings},
+        captions={setting: results_caption(study, setting) for setting in settings},
+        privacy=privacy_table(study) if study.runs else None,
+        privacy_caption=PRIVACY_CAPTION,
+        drawings=drawings,
+        repeated=describe_repeated(study),
+        facts=_list_facts(study),
+        meanings=_describe_mechanisms(study),
+        lines=_distinct_lines(study),
+        audits=_embed_audits(study),
+        num_simulated=sum(run.simulated for run in study.runs),
+        constant={key: setting_value(value) for key, value in study.constant.items()} if study.runs else {},
+        versions=study.runs[0].provenance.get("versions", {}) if study.runs else {},
+        color_of=color_of,
+    )
 
-    A second panel gives the first one's figures other names, for example. Files of other kinds are not ours.
-    """
-    kinds = {name.partition("--")[0] for name in names}
-    for path in folder.iterdir():
-        is_ours = path.suffix in (".pdf", ".png") and path.stem.partition("--")[0] in kinds
-        if is_ours and path.stem not in names:
-            path.unlink()
+
+def _list_facts(study: Study) -> list[str]:
+    if not study.runs:
+        return ["no finished run yet"]
+    seeds = study.results["seed"].nunique()
+    counts = {"finished run": len(study.runs), "mechanism": len(study.series), "seed": seeds}
+    for key, noun in (("federation.num_clients", "client"), ("federation.rounds", "round")):
+        if key in study.constant:
+            counts[noun] = study.constant[key]
+    facts = [pluralize(number, noun) for noun, number in counts.items()]
+    return [str(study.constant["task.name"]), *facts] if "task.name" in study.constant else facts
 
 
-def write_tidy_tables(study: Study) -> None:
+def _describe_mechanisms(study: Study) -> dict[str, str]:
+    """What the mechanism of each series is: the first line of its module's documentation."""
+    names = {run.label: str(run.rounds["mechanism"].iloc[-1]) for run in study.runs}
+    meanings = {}
+    for series in study.series:
+        if names[series] in available_mechanisms():
+            module = sys.modules[get_entry(names[series]).spec.__module__]
+            meanings[series] = (module.__doc__ or "").splitlines()[0]
+    return meanings
+
+
+def _distinct_lines(study: Study) -> dict[str, list[str]]:
+    """What the runs of each series said about their privacy, word for word, each line once."""
+    lines: dict[str, dict[str, None]] = {series: {} for series in study.series}
+    for run in study.runs:
+        lines[run.label] |= dict.fromkeys(run.lines)
+    return {series: list(said) for series, said in lines.items() if said}
+
+
+def _embed_audits(study: Study) -> dict[str, str]:
+    """The pictures of what was stated and attacked, by run, of the runs that were audited."""
+    pictures = {run.name: study.directory / run.name / "audit.png" for run in study.runs}
+    return {
+        name: f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
+        for name, picture in pictures.items()
+        if picture.exists()
+    }
+
+
+def _write_tidy_tables(study: Study) -> None:
     """Write ``rounds`` and ``summary`` of all finished runs, as parquet and as CSV."""
-    keys = {"rounds": ["run", "round"], "summary": ["run"]}
-    for name, frame in (("rounds", study.rounds), ("summary", study.summary)):
-        tidy = frame.drop(columns=_INTERNAL, errors="ignore").drop_duplicates(keys[name], ignore_index=True)
-        for ending, write in (("parquet", tidy.to_parquet), ("csv", tidy.to_csv)):
-            path = study.directory / f"{name}.{ending}"
-            replace_file(path, partial(write, index=False), durable=False)
+    summary = study.results.drop(columns=["statement", "certified", "budget_delta"])
+    for key in study.varying:
+        values = {run.name: setting_value(run.config.get(key)) for run in study.runs}
+        summary[key] = summary["run"].map(values)
+    for name, frame in (("rounds", study.rounds.copy()), ("summary", summary)):
+        # Parquet has one type in a column.
+        mixed = [key for key in frame if pd.api.types.is_object_dtype(frame[key])]
+        frame[mixed] = frame[mixed].astype(str)
+        for ending, write in (("parquet", frame.to_parquet), ("csv", frame.to_csv)):
+            replace_file(study.directory / f"{name}.{ending}", partial(write, index=False), durable=False)
 
 
 def _write(path: Path, text: str) -> Path:

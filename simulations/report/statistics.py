@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 CONFIDENCE = 0.95
-LEAST_SEEDS = 3
+MIN_SEEDS = 3
 """Intervals are shown from this number of seeds on: those of two are too wide to be read."""
 
-BOUNDS = {
-    "accuracy": (0.0, 1.0),
-    "mean_squared_error": (0.0, np.inf),
-    "mean_squared_error_rounds": (0.0, np.inf),
-}
-"""What is possible, by the column of the values; any number in others. No interval reaches further."""
 
-POINT = ["x", "mean", "low", "high", "count"]
-"""Columns of the points of a curve: where they are, and what :func:`student_interval` gives."""
+class Interval(NamedTuple):
+    """A mean, both ends of its 95 % interval (NaN where there are too few seeds), and how many seeds."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
 
 
 def student_interval(
@@ -28,59 +26,55 @@ def student_interval(
     logarithmic: bool = False,
     intervals: int = 1,
     bounds: tuple[float, float] = (-np.inf, np.inf),
-) -> tuple[float, float, float, int]:
-    """Mean, both ends of its 95 % interval (Student t), and the number of values.
+    min_seeds: int = 2,
+) -> Interval:
+    """The mean of some values and its interval by Student's t.
 
-    One value has no interval (NaN). A value that is not finite makes the mean NaN: leaving out the
-    seeds that diverged would flatter a mechanism. With ``logarithmic`` the mean is geometric and the
-    interval that of the logarithms, as a logarithmic axis needs. If several ``intervals`` are stated
-    side by side, each is so wide that all of them hold together in 95 % of all cases (Bonferroni). No end
-    is outside ``bounds``, which are what is possible.
+    A value that is not finite makes the mean NaN: leaving out the seeds that diverged would flatter a
+    mechanism.
+
+    Parameters
+    ----------
+    values
+        One value for each seed.
+    logarithmic
+        Whether to take the geometric mean and the interval of the logarithms.
+    intervals
+        How many intervals are stated side by side; each is so wide that all of them hold together in 95 % of
+        all cases (Bonferroni).
+    bounds
+        The smallest and the largest possible value; no end is outside.
+    min_seeds
+        With fewer values the ends are NaN.
+
+    Returns
+    -------
+    Interval
+        Mean, low, high and count.
 
     >>> mean, low, high, count = student_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(low, 4), round(high, 4), count
     (0.92, 0.8703, 0.9697, 3)
     """
     array = np.asarray(values, dtype=float)
+    count = array.size
     if logarithmic:
         with np.errstate(divide="ignore", invalid="ignore"):
             array = np.log(array)
-    count = array.size
     if not count or not np.isfinite(array).all():
-        return np.nan, np.nan, np.nan, count
+        return Interval(np.nan, np.nan, np.nan, count)
     mean, half = float(array.mean()), np.nan
-    if count > 1:
+    if count >= max(2, min_seeds):
         quantile = stats.t.ppf(1.0 - (1.0 - CONFIDENCE) / (2 * intervals), count - 1)
         half = float(quantile * array.std(ddof=1) / np.sqrt(count))
-    low, high = mean - half, mean + half
+    ends = np.array([mean, mean - half, mean + half])
     if logarithmic:
         with np.errstate(over="ignore"):
-            mean, low, high = float(np.exp(mean)), float(np.exp(low)), float(np.exp(high))
-    return mean, float(np.clip(low, *bounds)), float(np.clip(high, *bounds)), count
+            ends = np.exp(ends)
+    mean, low, high = (float(end) for end in np.clip(ends, *bounds))
+    return Interval(mean, low, high, count)
 
 
-def shown_interval(values: Any, **options: Any) -> tuple[float, float, float, int]:
+def shown_interval(values: Any, **options: Any) -> Interval:
     """:func:`student_interval` where it is narrow enough to be read; fewer seeds have a mean without ends."""
-    mean, low, high, count = student_interval(values, **options)
-    return (mean, low, high, count) if count >= LEAST_SEEDS else (mean, np.nan, np.nan, count)
-
-
-def column_interval(frame: pd.DataFrame, column: str) -> tuple[float, float, float, int]:
-    """:func:`shown_interval` of a column, within what is possible there."""
-    return shown_interval(frame[column], bounds=BOUNDS.get(column, (-np.inf, np.inf)))
-
-
-def over_seeds(frame: pd.DataFrame, by: str, column: str, logarithmic: bool = False) -> pd.DataFrame:
-    """The means of ``column`` over seeds, as points at each value of ``by``; without those that are NaN."""
-    rows = [
-        (
-            float(key),
-            *(
-                shown_interval(part[column], logarithmic=True)
-                if logarithmic
-                else column_interval(part, column)
-            ),
-        )
-        for key, part in frame.groupby(by, sort=True)
-    ]
-    return pd.DataFrame(rows, columns=POINT).dropna(subset=["mean"])
+    return student_interval(values, min_seeds=MIN_SEEDS, **options)

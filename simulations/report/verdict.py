@@ -1,15 +1,12 @@
 """What a study found, in sentences that are derived from its numbers.
 
-Runs are compared where they solve the same problem under the same privacy budget (:class:`Comparison`), and
-the first sentence about each comparison says which mechanism is the best, with how many bits. With a budget
-for the whole run that is the one with the highest accuracy; where the seeds cannot tell accuracies apart, the
-one whose mean update has the least error. Then follows how much accuracy is lost to a baseline, which is a
-trusted server, and how much larger the error of the mean update is than the baseline's. With a budget for one
-coordinate and one release, as in the paper, the question is whose mean update has the least error.
+Runs are compared where they solve the same problem at the same epsilon (:class:`Comparison`). With a target
+for the whole run the question is who learns best; where the seeds cannot tell accuracies apart, the error of
+the mean update decides, which is averaged over coordinates and rounds. With an epsilon for one message the
+question is whose mean update errs least.
 
 Differences are taken between runs of the same seed, which share data, clients and the initial model.
-Intervals are Student's, and those of one comparison hold together in 95 % of all cases (Bonferroni): of
-several differences that are all due to chance, one would often seem not to be. They take three seeds or more.
+Intervals are Student's, and those of one comparison hold together in 95 % of all cases (Bonferroni).
 """
 
 from __future__ import annotations
@@ -22,398 +19,324 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from fl_privquant.accounting import PrivacyStatement, Unit
-from simulations.report.statistics import BOUNDS, LEAST_SEEDS, shown_interval
-from simulations.report.words import joined, scientific
+from fl_privquant.statement import PrivacyStatement
+from simulations.report.statistics import MIN_SEEDS, Interval, shown_interval
+from simulations.report.study import Study, join_words
 
 ACCURACY, LOSS, ERROR = "accuracy", "loss", "error"
-NAME = "name"
-"""The column of the names of series with their bits."""
-KILOBYTES, HANDSHAKE = "kilobytes", "handshake kilobytes"
-"""Columns of what a client sends in a round as codes, and of what the handshake of secure aggregation takes
-besides, in both directions."""
-TOTAL = "client total"
-"""The column of the ε of all updates of a client together, in the local view."""
+MAX_COMPARISONS = 4
+"""Comparisons that a verdict speaks of at most; all are in the tables."""
 
-MOST_FINDINGS = 4
-"""Comparisons that a verdict speaks of at most."""
-
-_MOST_NAMED = 4
-_MOST_POINTS = 100.0
-_RUN_MORE = "run more, for example seed=0,1,2,3,4"
+TRUSTED = "a trusted server"
+_MAX_NAMED = 6
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a series falls behind a reference, over the seeds that both have.
+    """How far a series falls behind a reference, over the seeds that both have; positive is worse.
 
     Parameters
     ----------
     series
         The series that is compared with the reference.
-    mean, low, high
-        Positive: worse than the reference. Points of accuracy, a difference of losses, or the factor by
-        which an error is larger. The ends of the interval are NaN where fewer than three seeds were run.
+    interval
+        Points of accuracy, a difference of losses, or the factor by which an error is larger.
     level
         The value that means no difference: 0, or a factor of 1.
-    seeds
-        How many pairs there are.
-    intervals
-        How many intervals hold together in 95 % of all cases, this one among them.
     """
 
     series: str
-    mean: float
-    low: float
-    high: float
+    interval: Interval
     level: float
-    seeds: int
-    intervals: int = 1
 
     @property
-    def is_open(self) -> bool:
-        """Whether the interval includes no difference, so that these seeds cannot tell the two apart."""
-        return self.low <= self.level <= self.high
+    def is_significant(self) -> bool:
+        """Whether the interval excludes no difference; never with too few seeds."""
+        return not (math.isnan(self.interval.low) or self.interval.low <= self.level <= self.interval.high)
 
     @property
-    def half(self) -> float:
-        """Half of the interval; for factors, how far its upper end is above the factor itself."""
-        return (
-            self.high / self.mean if self.level == 1.0 else max(self.high - self.mean, self.mean - self.low)
-        )
+    def ends(self) -> str:
+        """The interval in words, or how few seeds there are."""
+        _, low, high, count = self.interval
+        if math.isnan(low):
+            return f"{_count_seeds(count)}, no interval"
+        shape = f".{2 if self.level or high - low < 0.2 else 1}f"
+        return f"{low:z{shape}} to {high:z{shape}}".replace("-", "−")
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs that solve one problem under one privacy budget.
+    """Runs that solve one problem at one epsilon.
 
     Parameters
     ----------
     budget
-        How a sentence about it begins, such as "At ε = 1 for one coordinate and one release".
+        How a sentence about it begins, such as "At ε = 1 (coordinate release, local view)".
     measure
         What they are compared by: ``accuracy``, ``loss`` or ``error`` (of the decoded mean update).
     runs
-        One row per run, with the columns ``series``, ``seed`` and that of the measure.
-    baseline
-        The series that the others are compared with; None, or a series without runs: the best one.
-    baseline_words
-        The baseline in words.
+        One row per run, with ``series``, ``name`` (the series with its bits), ``seed``, ``baseline``, and the
+        measures.
+    setting
+        The setting of the runs, in words.
     """
 
     budget: str
     measure: str
     runs: pd.DataFrame
-    baseline: str | None = None
-    baseline_words: str = ""
+    setting: str = ""
 
     @cached_property
-    def _has_results(self) -> pd.Series:
-        """By series, whether every run has a finite result (a positive one, for errors)."""
-        values = self.runs[self.measure].astype(float)
-        usable = np.isfinite(values) & ((values > 0.0) if self.measure == ERROR else True)
-        return usable.groupby(self.runs["series"], sort=False).all()
-
-    @property
     def complete(self) -> list[str]:
         """The series whose every run has a finite result (a positive one, for errors)."""
-        return list(self._has_results.index[self._has_results])
+        values = self.runs[self.measure].astype(float)
+        usable = np.isfinite(values) & ((values > 0.0) if self.measure == ERROR else True)
+        by_series = usable.groupby(self.runs["series"], sort=False).all()
+        return list(by_series.index[by_series])
 
     @property
     def incomplete(self) -> list[str]:
         """The series of which some run diverged, or has no such result."""
-        return list(self._has_results.index[~self._has_results])
+        return [series for series in dict.fromkeys(self.runs["series"]) if series not in self.complete]
+
+    @property
+    def baseline(self) -> str | None:
+        """The series with a trusted server, if there is one with results."""
+        names = dict.fromkeys(self.runs.loc[self.runs["baseline"], "series"])
+        return next((name for name in names if name in self.complete), None)
+
+    @property
+    def candidates(self) -> Comparison:
+        """The comparison without its baseline."""
+        return replace(self, runs=self.runs[~self.runs["baseline"]])
+
+    @property
+    def best(self) -> str | None:
+        """The series with the best mean; None if no series has results."""
+        return str(self._results.mean().idxmin()) if self.complete else None
+
+    def name(self, series: str) -> str:
+        """A series with its bits, where they are known."""
+        return str(self.runs.loc[self.runs["series"] == series, "name"].iloc[0])
+
+    def by(self, measure: str) -> Comparison:
+        """The same runs, compared by another measure."""
+        return replace(self, measure=measure)
+
+    def differences(self, reference: str) -> list[Difference]:
+        """Every other series against the reference, the closest first; without those that share no seed."""
+        factor = self.measure == ERROR
+        differences = []
+        for series in self.complete:
+            pairs = (self._results[series] - self._results[reference]).dropna()
+            if series != reference and len(pairs):
+                mean, low, high, count = shown_interval(pairs, intervals=len(self.complete) - 1)
+                if factor:
+                    mean, low, high = (float(np.exp(end)) for end in (mean, low, high))
+                elif self.measure == ACCURACY:
+                    # No two accuracies differ by more than 100 points.
+                    mean, low, high = (float(np.clip(100.0 * end, -100, 100)) for end in (mean, low, high))
+                differences.append(
+                    Difference(series, Interval(mean, low, high, count), 1.0 if factor else 0.0)
+                )
+        return sorted(differences, key=lambda difference: difference.interval.mean)
 
     @cached_property
     def _results(self) -> pd.DataFrame:
-        """The results by seed and by complete series, on the scale of the differences; smaller is better."""
+        """Results by seed and complete series, on the scale of the differences; smaller is better."""
         runs = self.runs[self.runs["series"].isin(self.complete)]
         values = runs.groupby(["seed", "series"])[self.measure].mean().astype(float).unstack()
         return -values if self.measure == ACCURACY else np.log(values) if self.measure == ERROR else values
 
-    @property
-    def candidates(self) -> Comparison:
-        """The comparison without its baseline, which needs a trusted server."""
-        return replace(self, runs=self.runs[self.runs["series"] != self.baseline], baseline=None)
 
-    def name(self, series: str | None) -> str:
-        """A series with its bits, where they are known."""
-        if NAME not in self.runs:
-            return str(series)
-        return str(self.runs.loc[self.runs["series"] == series, NAME].iloc[0])
+def compare(study: Study) -> list[Comparison]:
+    """The comparisons of a study, by setting and then by epsilon.
 
-    @property
-    def reference(self) -> str | None:
-        """The series that the others are compared with; None if no series has results."""
-        if not self.complete:
-            return None
-        if self.baseline in self.complete:
-            return self.baseline
-        return str(self._results[self.complete].mean().idxmin())
+    Runs without privacy are compared with each other only if a setting has no private runs.
+    """
+    comparisons = []
+    for setting in study.settings if study.runs else ():
+        here = study.results[study.results["setting"] == setting]
+        private = here[here["private"]]
+        words = "" if study.has_panels or not setting else f" ({setting})"
+        if private.empty:
+            comparisons.append(
+                Comparison(f"Without privacy{words}", _quality(here), _with_names(here), setting)
+            )
+        for (whole_run, *_), rows in private.groupby(["whole_run", "relation", "budget_delta", "epsilon"]):
+            budget = f"At {describe_budget(rows)}{words}"
+            comparisons.append(
+                Comparison(budget, _quality(rows) if whole_run else ERROR, _with_names(rows), setting)
+            )
+    return comparisons
 
-    def differences(self) -> list[Difference]:
-        """Every other series against the reference, the closest first; without those that share no seed."""
-        intervals = len(self.complete) - 1
-        differences = []
-        for series in self.complete:
-            pairs = (self._results[series] - self._results[self.reference]).dropna()
-            if series == self.reference or pairs.empty:
-                continue
-            mean, low, high, count = shown_interval(pairs, intervals=intervals)
-            ends, level = (mean, low, high), 0.0
-            if self.measure == ERROR:
-                ends, level = (math.exp(mean), math.exp(low), math.exp(high)), 1.0
-            elif self.measure == ACCURACY:
-                # No two accuracies differ by more.
-                low, high = (min(max(100.0 * end, -_MOST_POINTS), _MOST_POINTS) for end in (low, high))
-                ends = (100.0 * mean, low, high)
-            differences.append(Difference(series, *ends, level, count, intervals))
-        return sorted(differences, key=lambda difference: difference.mean)
+
+def describe(study: Study, setting: str | None = None) -> list[str]:
+    """The findings of a study, or of one of its settings, as sentences; none where no run has finished."""
+    comparisons = [comparison for comparison in compare(study) if setting in (None, comparison.setting)]
+    return verdict(comparisons)
 
 
 def verdict(comparisons: Sequence[Comparison]) -> list[str]:
-    """The findings of each comparison of a study, and then what its seeds cannot tell apart."""
-    told = [comparison for comparison in comparisons if comparison.reference is not None]
-    sentences = [finding for comparison in told[:MOST_FINDINGS] for finding in _findings(comparison)]
-    if len(told) > MOST_FINDINGS:
-        sentences.append(f"{len(told) - MOST_FINDINGS} more comparisons are in the table of results.")
-    if told and (resolution := _resolution(told[:MOST_FINDINGS])):
-        sentences.append(resolution)
-    if diverged := list(dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete)):
+    """The findings of each comparison, what is left out, and what more seeds would tell."""
+    told = [comparison for comparison in comparisons if comparison.best is not None]
+    sentences = [sentence for comparison in told[:MAX_COMPARISONS] for sentence in _findings(comparison)]
+    if len(told) > MAX_COMPARISONS:
+        sentences.append(f"{len(told) - MAX_COMPARISONS} more comparisons are in the table of results.")
+    seeds = max(
+        (comparison.runs.groupby("series")["seed"].nunique().max() for comparison in told), default=MIN_SEEDS
+    )
+    if seeds < MIN_SEEDS:
+        sentences.append(
+            f"{_count_seeds(seeds).capitalize()} cannot tell a difference from chance: run more, for example "
+            "seed=0,1,2,3,4."
+        )
+    if diverged := dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete):
         have = "has" if len(diverged) == 1 else "have"
-        sentences.append(f"{joined(diverged)} {have} runs without a finite result, and no part in this.")
+        sentences.append(f"{join_words(diverged)} {have} runs without a finite result, and no part in this.")
     return sentences
 
 
-def _answer(comparison: Comparison) -> str:
-    """Which mechanism is the best in accuracy or loss, with how many bits; by its error if seeds are few."""
+def _findings(comparison: Comparison) -> list[str]:
     candidates = comparison.candidates
-    best = candidates.reference
-    if best is None:
-        return ""
-    accuracy = comparison.measure == ACCURACY
-    quality, extreme = ("accuracy", "highest") if accuracy else ("loss", "lowest")
-    start = f"{comparison.budget}, the best mechanism is"
-    rivals = candidates.differences()
-    if len(candidates.complete) == 1:
-        return f"{comparison.budget}, {candidates.name(best)} is the only mechanism without a trusted server."
-    if not rivals:
-        return (
-            f"{start} perhaps {candidates.name(best)}, by its {quality}; it shares no seed with the others."
-        )
-    closest = rivals[0]
-    if not math.isnan(closest.low) and not closest.is_open:
-        return f"{start} {candidates.name(best)}: it has the {extreme} {quality}."
-    doubt = f"that of {candidates.name(best)} is the {extreme}, but not by a significant difference"
-    if closest.seeds < LEAST_SEEDS:
-        doubt = f"{_seeds(closest.seeds)} cannot tell {'accuracies' if accuracy else 'losses'} from chance"
-    by_error = replace(candidates, measure=ERROR) if ERROR in candidates.runs else None
-    # An exact mean has no part in factors, and would be left out as if it erred most.
-    known = by_error is not None and set(candidates.complete) <= set(by_error.complete)
-    if by_error is None or not known or not (factors := by_error.differences()):
-        return f"{start} perhaps {candidates.name(best)}, by its {quality}; {doubt}."
-    least = by_error.name(by_error.reference)
+    if candidates.best is None:
+        return [_single(comparison, comparison.best or "")]
+    if len(comparison.complete) == 1:
+        return [_single(comparison, candidates.best)]
+    if comparison.measure == ERROR:
+        sentences = [_recommend(candidates, "its mean update has the least squared error")]
+        return [*sentences, *_unequal_totals(candidates)]
+    decided = _choose_measure(candidates)
+    reasons = {ACCURACY: "it has the highest accuracy", LOSS: "it has the lowest loss"}
+    reasons[ERROR] = (
+        f"its mean update has the least squared error, and no {comparison.measure} is significantly better"
+    )
+    sentences = [_recommend(decided, reasons[decided.measure])]
+    if comparison.baseline is not None:
+        sentences += [_describe_loss(comparison), *_relative_errors(comparison)]
+    return sentences
+
+
+def _choose_measure(candidates: Comparison) -> Comparison:
+    """By accuracy or loss if the best is significantly ahead, else by the error where all have one."""
+    rivals = candidates.differences(candidates.best or "")
+    by_error = candidates.by(ERROR)
+    if rivals and not rivals[0].is_significant and set(candidates.complete) <= set(by_error.complete):
+        return by_error
+    return candidates
+
+
+def _recommend(comparison: Comparison, reason: str) -> str:
+    """Which mechanism to use, why, what is within the noise of it, and what is worse."""
+    best = comparison.best or ""
+    rivals = comparison.differences(best)
+    noise = [rival for rival in rivals if not rival.is_significant]
+    worse = [rival for rival in rivals if rival.is_significant]
+    perhaps = "perhaps " if rivals and all(math.isnan(rival.interval.low) for rival in rivals) else ""
+    parts = [f"{comparison.budget}, {perhaps}use {comparison.name(best)}: {reason}"]
+    if perhaps:
+        parts.append("too few seeds to tell from chance: " + _list_rivals(rivals, comparison.measure))
+    elif noise:
+        verb = "is" if len(noise) == 1 else "are"
+        parts.append(f"within the noise of it {verb} {_list_rivals(noise, comparison.measure)}")
+    if worse:
+        parts.append(f"worse: {_list_rivals(worse, comparison.measure)}")
+    return f"{'; '.join(parts)}."
+
+
+def _list_rivals(rivals: Sequence[Difference], measure: str) -> str:
+    unit = {ERROR: "times its error", ACCURACY: "points", LOSS: "of loss"}[measure]
+    named = rivals if len(rivals) <= _MAX_NAMED else [*rivals[: _MAX_NAMED - 1], rivals[-1]]
+    texts = []
+    for place, rival in enumerate(named):
+        sign = {ACCURACY: "−", LOSS: "+"}.get(measure, "")
+        amount = f"{sign}{_amount(rival)}{f' {unit}' if place == 0 else ''}"
+        texts.append(f"{rival.series} ({amount}, {'95 % interval ' if place == 0 else ''}{rival.ends})")
+    left_out = len(rivals) - len(named)
+    return join_words(texts) + (f", with {left_out} in between" if left_out else "")
+
+
+def _amount(difference: Difference) -> str:
+    value = difference.interval.mean
+    if not difference.level:
+        return f"{value:.1f}" if abs(value) >= 0.05 else f"{value:z.2f}"
+    digits = 0 if value >= 100.0 else 3 if abs(value - 1.0) < 0.01 else 2
+    return f"{value:,.{digits}f}"
+
+
+def _describe_loss(comparison: Comparison) -> str:
+    """What every series loses to the trusted server, and whether the seeds can tell it from nothing."""
+    lost = comparison.differences(comparison.baseline or "")
+    unit = "Points of accuracy" if comparison.measure == ACCURACY else "Loss"
+    verb = "lost to" if comparison.measure == ACCURACY else "above that of"
+    texts = [f"{rival.series} {_amount(rival).replace('-', '−')} ({rival.ends})" for rival in lost]
+    clear = [rival.series for rival in lost if rival.is_significant]
+    known = "none is significant" if not clear else f"significant: {join_words(clear)}"
+    return f"{unit} {verb} {TRUSTED}, with 95 % intervals: {join_words(texts)}; {known}."
+
+
+def _relative_errors(comparison: Comparison) -> list[str]:
+    by_error = comparison.by(ERROR)
+    if by_error.baseline is None:
+        return []
+    rivals = by_error.differences(by_error.baseline)
+    texts = [f"{rival.series} {_amount(rival)} ({rival.ends})" for rival in rivals]
+    return [f"Squared error of the mean update over that of {TRUSTED}: {join_words(texts)}."]
+
+
+def _unequal_totals(comparison: Comparison) -> list[str]:
+    """A sentence about whole runs, which an equal epsilon for one message does not make equally private."""
+    totals = comparison.runs.groupby("series")["total"].mean().loc[comparison.complete]
+    least, most = str(totals.idxmin()), str(totals.idxmax())
+    if math.isclose(totals[least], totals[most], rel_tol=1e-3) or not np.isfinite(totals).all():
+        return []
+    first = comparison.runs["statement"].iloc[0]
+    low, high = (replace(first, epsilon=float(totals[series])) for series in (least, most))
+    return [
+        f"Whole runs are not equally private ({first.meaning}): ε is from "
+        f"{low.epsilon_number} with {least} to {high.epsilon_number} with {most}."
+    ]
+
+
+def _single(comparison: Comparison, series: str) -> str:
+    """One series alone: its result, and that there is nothing to compare it with."""
+    values = comparison.runs.loc[comparison.runs["series"] == series, comparison.measure]
+    bounds = (0.0, 1.0) if comparison.measure == ACCURACY else (-np.inf, np.inf)
+    result = shown_interval(values, bounds=bounds)
+    what = {ACCURACY: "an accuracy", LOSS: "a loss", ERROR: "a squared error of the mean update"}
+    texts = [
+        f"{100 * value:.1f} %" if comparison.measure == ACCURACY else f"{value:.3g}" for value in result[:3]
+    ]
+    interval = f"95 % interval {texts[1]} to {texts[2]}, " if result.seeds >= MIN_SEEDS else ""
     return (
-        f"{start} {least}, by its mean update, which has the least squared error: that of "
-        f"{factors[0].series} is {_factor(factors[0].mean)} times as large{_interval(factors[0], True)}. "
-        f"{quality.capitalize()} does not decide it: {doubt}."
+        f"{comparison.budget}, {comparison.name(series)} has {what[comparison.measure]} of {texts[0]} "
+        f"({interval}{_count_seeds(result.seeds)}); there is nothing to compare it with."
     )
 
 
-def _factor(value: float) -> str:
-    """A factor with the digits that tell it from 1."""
-    return (
-        f"{value:,.0f}" if value >= 100.0 else f"{value:.3f}" if abs(value - 1.0) < 0.01 else f"{value:.2f}"
-    )
-
-
-def _seeds(count: int) -> str:
+def _count_seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def _findings(comparison: Comparison) -> list[str]:
-    """The answer, what is compared, and errors and sizes of updates where a server is trusted."""
-    differences = comparison.differences()
-    if not differences:
-        return [_single(comparison)]
-    named = differences if len(differences) <= _MOST_NAMED else [*differences[:2], differences[-1]]
-    left_out = len(differences) - len(named)
-    between = f", with {left_out} {'other' if left_out == 1 else 'others'} in between" if left_out else ""
-    if comparison.measure == ERROR:
-        opening = f"{comparison.name(comparison.reference)} has the least squared error of the mean update; "
-        short = [
-            f"that of {other.series} {_factor(other.mean)} times{_interval(other)}" for other in named[1:]
-        ]
-        first = (
-            f"that of {named[0].series} is {_factor(named[0].mean)} times as large{_interval(named[0], True)}"
-        )
-        finding = f"{comparison.budget}, {opening}{joined([first, *short])}{between}."
-        return [f"{finding}{_totals(comparison)}"]
-    with_baseline = comparison.reference == comparison.baseline
-    against = comparison.baseline_words if with_baseline else comparison.reference
-    lost = [
-        f"{difference.series} {_lost(difference, comparison)}{_interval(difference, place == 0)}"
-        for place, difference in enumerate(named)
-    ]
-    finding = f"Compared with {against}, {joined(lost)}{between}.{_chance(comparison)}"
-    errors = _errors(comparison, [difference.series for difference in named])
-    return [sentence for sentence in (_answer(comparison), finding, *errors) if sentence]
+def _quality(rows: pd.DataFrame) -> str:
+    return ACCURACY if rows[ACCURACY].notna().any() else LOSS
 
 
-def _totals(comparison: Comparison) -> str:
-    """A sentence about whole runs, which an equal ε for one release does not make equally private."""
-    if TOTAL not in comparison.runs:
-        return ""
-    totals = comparison.runs.groupby("series")[TOTAL].mean().loc[comparison.complete]
-    least, most = str(totals.idxmin()), str(totals.idxmax())
-    if math.isclose(totals[least], totals[most], rel_tol=1e-3) or not np.isfinite(totals).all():
-        return ""
-    low, high = (PrivacyStatement(float(totals[series]), 0.0, Unit.TOTAL) for series in (least, most))
-    return (
-        f" Whole runs are not equally private: all updates of a client together (client total, local view) "
-        f"have ε from {low.epsilon_number} with {least} to {high.epsilon_number} with {most}."
-    )
+def describe_budget(rows: pd.DataFrame) -> str:
+    """The epsilon at which runs are compared, with all that it needs to be understood."""
+    own = rows[~rows["baseline"]] if not rows["baseline"].all() else rows
+    statements = own["statement"] if own["whole_run"].all() else own["certified"]
+    first: PrivacyStatement = replace(statements.iloc[0], epsilon=float(rows["epsilon"].iloc[0]))
+    units = dict.fromkeys(str(statement.unit) for statement in statements)
+    if len(units) == 1:
+        return first.brief
+    meaning = f"{join_words(units)}, {first.view.words}, {first.relation}"
+    return f"{first.figures} for what each mechanism encodes at once ({meaning})"
 
 
-def _by_error(comparison: Comparison) -> list[Difference]:
-    """By which factors the errors of mean updates exceed the baseline's; none where that is not known."""
-    if comparison.reference != comparison.baseline or ERROR not in comparison.runs:
-        return []
-    by_error = replace(comparison, measure=ERROR)
-    return by_error.differences() if by_error.reference == comparison.baseline else []
-
-
-def _chance(comparison: Comparison) -> str:
-    """A sentence about series that seem better than the baseline although their mean updates err no less.
-
-    Errors do not explain such a gain. That is no proof of chance: clips change the length of updates too.
-    """
-    erring = {factor.series for factor in _by_error(comparison) if factor.mean >= 1.0}
-    gains = [other for other in comparison.differences() if other.mean < 0.0 and not other.is_open]
-    if not (lucky := [other.series for other in gains if other.series in erring]):
-        return ""
-    whose = "its" if len(lucky) == 1 else "their"
-    return (
-        f" Smaller errors do not explain what {joined(lucky)} gained over {comparison.baseline_words}, as "
-        f"{whose} mean updates err no less; it may be chance."
-    )
-
-
-def _errors(comparison: Comparison, named: Sequence[str]) -> list[str]:
-    """Whose mean updates err how much more than those of the baseline.
-
-    A final accuracy is one number a run, and varies with the last noise; the error of the mean update is
-    averaged over all coordinates and rounds, so that few seeds tell smaller differences apart.
-    """
-    factors = [factor for factor in _by_error(comparison) if factor.series in named]
-    if not factors:
-        return []
-    texts = [
-        f"{_factor(factor.mean)} times with {factor.series}{_interval(factor)}" for factor in factors[1:]
-    ]
-    first = f"{_factor(factors[0].mean)} times that of {comparison.baseline_words} with {factors[0].series}"
-    texts = [f"{first}{_interval(factors[0])}", *texts]
-    return [f"The squared error of the mean update is {joined(texts)}.{_sizes(comparison, named)}"]
-
-
-def _sizes(comparison: Comparison, named: Sequence[str]) -> str:
-    """What the encoded update of a client takes in a round with each series, where that is known."""
-    if KILOBYTES not in comparison.runs:
-        return ""
-    sizes = comparison.runs.groupby("series")[KILOBYTES].mean()
-    first, *others = sorted(named, key=lambda series: sizes[series])
-    texts = [f"{sizes[series]:.3g} with {series}" for series in others]
-    keys = comparison.runs.loc[comparison.runs["series"].isin(named), HANDSHAKE].max()
-    besides = (
-        f", and the keys of secure aggregation take {keys:.3g} kB besides, whatever the model"
-        if keys > 0.0
-        else ""
-    )
-    plain = f" ({sizes[comparison.baseline]:.3g} without encoding)"
-    listed = joined([f"{sizes[first]:.3g} kB with {first}", *texts])
-    return f" An encoded update takes {listed}{plain}{besides}."
-
-
-def _single(comparison: Comparison) -> str:
-    """One series alone: its result, and that there is nothing to compare it with."""
-    series, measure = comparison.reference, comparison.measure
-    values = comparison.runs.loc[comparison.runs["series"] == series, measure]
-    mean, low, high, count = shown_interval(values, bounds=BOUNDS.get(measure, (-math.inf, math.inf)))
-    what = {ACCURACY: "an accuracy", LOSS: "a loss", ERROR: "a squared error of the mean update"}[measure]
-    if measure == ACCURACY:
-        mean_text, low_text, high_text = (f"{100 * value:.1f}" for value in (mean, low, high))
-        mean_text += " %"
-    else:
-        mean_text, low_text, high_text = map(scientific, (mean, low, high))
-    interval = f"95 % interval {low_text} to {high_text}, " if count >= LEAST_SEEDS else ""
-    words = f"{comparison.name(series)} has {what} of {mean_text} ({interval}{_seeds(count)})"
-    return f"{comparison.budget}, {words}; there is nothing to compare it with."
-
-
-def _lost(difference: Difference, comparison: Comparison) -> str:
-    """How far a series is behind, as a verb with its object; what is negative is a gain."""
-    amount = abs(difference.mean)
-    if comparison.measure == ACCURACY:
-        return f"{'loses' if difference.mean >= 0.0 else 'gains'} {amount:.1f} points of accuracy"
-    return f"{'loses' if difference.mean >= 0.0 else 'gains'} {amount:.3g} of loss"
-
-
-def _interval(difference: Difference, named: bool = False) -> str:
-    """The interval in brackets, of a gain if that is what is told; the first one says what it is."""
-    if math.isnan(difference.low):
-        return f" ({_seeds(difference.seeds)}, no interval)" if named else ""
-    shape = ".2f" if difference.level == 1.0 else ".1f" if difference.high - difference.low >= 0.2 else ".2g"
-    ends = (difference.low, difference.high)
-    if difference.level == 0.0 and difference.mean < 0.0:
-        ends = (-difference.high, -difference.low)
-    low, high = (f"{end:z{shape}}".replace("-", "−") for end in ends)
-    kind = f"{'simultaneous ' if difference.intervals > 1 else ''}95 % interval "
-    return f" ({kind if named else ''}{low} to {high})"
-
-
-def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """Which differences are not significant, and from which size on they would be, pair by pair."""
-    stated = [(comparison, comparison.differences()) for comparison in comparisons]
-    if not any(differences for _, differences in stated):
-        return ""
-    known = [
-        (comparison, [difference for difference in differences if not math.isnan(difference.low)])
-        for comparison, differences in stated
-    ]
-    known = [(comparison, differences) for comparison, differences in known if differences]
-    every = [difference for _, differences in known for difference in differences]
-    if not every:
-        most = max(difference.seeds for _, differences in stated for difference in differences)
-        return f"{_seeds(most).capitalize()} cannot tell a difference from chance: {_RUN_MORE}."
-    counts = [difference.seeds for difference in every]
-    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    if not any(difference.is_open for difference in every):
-        return f"With {seeds} seeds, all of these differences are significant."
-    parts = []
-    for comparison, differences in known:
-        budget = f"{comparison.budget[:1].lower()}{comparison.budget[1:]}, " if len(known) > 1 else ""
-        parts.append(budget + _significance(comparison, differences))
-    return f"With {seeds} seeds, {'; '.join(parts)}."
-
-
-def _significance(comparison: Comparison, differences: Sequence[Difference]) -> str:
-    """Which series do not differ significantly from the reference, what that would take, and which do.
-
-    It takes more than half of the interval of each pair: seeds differ more in some series than in others.
-    """
-    unsure = [difference for difference in differences if difference.is_open]
-    if not unsure:
-        return "all differences are significant"
-    verb = "do" if len(unsure) > 1 else "does"
-    if comparison.measure == ERROR:
-        needed = joined([f"{difference.half:.3g}" for difference in unsure])
-        least = f"factors of more than {needed}" if len(unsure) > 1 else f"a factor of more than {needed}"
-    else:
-        unit = "points of accuracy" if comparison.measure == ACCURACY else "of loss"
-        least = f"more than {joined([f'{difference.half:.2g}' for difference in unsure])} {unit}"
-    against = comparison.baseline_words if comparison.reference == comparison.baseline else ""
-    names = joined([difference.series for difference in unsure])
-    than = against or comparison.reference
-    text = f"{names} {verb} not differ significantly from {than}, which would take {least}"
-    others = [difference.series for difference in differences if not difference.is_open]
-    return f"{text}, while {joined(others)} {'do' if len(others) > 1 else 'does'}" if others else text
+def _with_names(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with names that have the bits; series with several bits are as many series."""
+    bits = rows["bits"].map(lambda value: f"{value:g} bit" + ("" if value == 1 else "s"))
+    names = (rows["series"] + " with " + bits).where(np.isfinite(rows["bits"]), rows["series"])
+    several = rows.groupby("series")["bits"].transform("nunique") > 1
+    return rows.assign(name=names, series=rows["series"].where(~several, names))

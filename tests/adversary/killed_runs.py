@@ -24,8 +24,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from simulations.config import RunConfig
 from simulations.run import execute
+from simulations.runner.config import RunConfig
 
 # Each of these operations changes what the next process finds; what happens between two of them does not.
 _WATCHED = ("open", "os.rename", "os.remove", "os.rmdir")

@@ -10,9 +10,15 @@ from flwr.serverapp import ServerApp
 from flwr.supernode.runtime import run_clientapp
 
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
-from fl_privquant.flower.engines.engine import GridWrapper
-from fl_privquant.flower.secure_mod import CONFIRM, KEY_DATA, KEY_STAGE, protocol_content, protocol_record
+from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower._messages.grids import GridWrapper
+from fl_privquant.flower.client.masking import (
+    CONFIRM,
+    KEY_DATA,
+    KEY_STAGE,
+    protocol_content,
+    protocol_record,
+)
 from fl_privquant.secagg.messages import SurvivorList
 from fl_privquant.secagg.wire import Subset
 from tests.e2e.secure_app import POLICY, run, train
@@ -30,7 +36,7 @@ def lose_save(message, context, call_next):
 
 
 client_app = ClientApp()
-client_app.train(mods=[lose_save, SecureAggregationMod(POLICY), PrivQuantMod(max_epsilon=2.0)])(train)
+client_app.train(mods=[lose_save, PrivQuantMod(max_epsilon=2.0, secure_aggregation=POLICY)])(train)
 
 
 class TwoLists(GridWrapper):

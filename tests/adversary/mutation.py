@@ -15,8 +15,8 @@ from fl_privquant.errors import PrivQuantError
 
 __all__ = ["EXTREMES", "TEXTS", "any_value", "forged_mechanism", "mutated", "mutated_json", "watched"]
 
-MOST_SECONDS = 1.0
-MOST_BYTES = 200_000_000
+MAX_SECONDS = 1.0
+MAX_BYTES = 200_000_000
 
 EXTREMES = (
     *(0, 1, -1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32),
@@ -164,8 +164,8 @@ def watched(action: Callable[[], Any]) -> str:
         problem = f"{type(error).__name__}: {str(error)[:200]}"
     seconds, memory = time.thread_time() - begun, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    if seconds > MOST_SECONDS:
+    if seconds > MAX_SECONDS:
         problem += f" took {seconds:.2f} s"
-    if memory > MOST_BYTES:
+    if memory > MAX_BYTES:
         problem += f" took {memory / 1e6:.0f} MB"
     return problem

@@ -9,17 +9,17 @@ import pytest
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import choose_parameters
-from fl_privquant.secagg.evidence import Evidence
+from fl_privquant.secagg.crypto.sharing import max_wrong_shares
+from fl_privquant.secagg.graph.parameters import decoding_failure
 from fl_privquant.secagg.messages import UnmaskReply
-from fl_privquant.secagg.parameters import decoding_failure
-from fl_privquant.secagg.sharing import correctable
+from fl_privquant.secagg.signed.evidence import Evidence
 from tests.secagg.driver import Lost, open_round
 
-CLIENTS, LIARS, LOST = 500, 50, 50
+CLIENTS, LIARS, LOST = 500, 75, 50
 
 
 def test_honest_clients_among_liars_are_named_with_their_odds_and_not_left_out() -> None:
-    """500 clients, 50 that reveal wrong shares and 50 lost: an honest one was named, and not asked again."""
+    """500 clients, 75 that reveal wrong shares and 50 lost: an honest one was named, and not asked again."""
     clients = [7 * place + 3 for place in range(CLIENTS)]
     order = np.random.default_rng(2).permutation(clients).tolist()
     liars, lost = set(order[:LIARS]), order[LIARS : LIARS + LOST]
@@ -46,7 +46,7 @@ def test_one_failure_is_enough_where_liars_cannot_bring_it_about() -> None:
         graph = choose_parameters(num_clients)
         # As many are lost as may be, all of them holders of the client's secret.
         revealed = graph.num_neighbors + 1 - math.ceil(num_clients / 10)
-        odds = decoding_failure(graph, 0.1, correctable(revealed, graph.threshold))
+        odds = decoding_failure(graph, 0.1, max_wrong_shares(revealed, graph.threshold))
         assert odds == 0.0
         assert Evidence().judge({3: odds}, range(num_clients)) == {3}
 

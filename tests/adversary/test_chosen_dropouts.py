@@ -1,6 +1,6 @@
 """A server that chooses whom to call lost, once it knows the graph: on a ring this attack succeeded.
 
-It calls those lost that complete two runs of neighbours around a group of clients, all of them lost or
+It calls those lost that complete two runs of neighbors around a group of clients, all of them lost or
 corrupt, and opens the sum of the group alone. Every client has signed the list of survivors, which has as
 many as it must.
 """
@@ -16,9 +16,9 @@ import pytest
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, GraphParameters, choose_parameters, security_failure
-from fl_privquant.secagg.graph import Graph, graph_of
+from fl_privquant.secagg.graph.neighbors import Graph, cached_graph
+from fl_privquant.secagg.graph.parameters import _Cohort, _cut_off_odds, _distinct_neighbor_odds
 from fl_privquant.secagg.messages import SurvivorList
-from fl_privquant.secagg.parameters import _Cohort, _cut_off, _distinct
 from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import at
 
@@ -51,7 +51,7 @@ def cut_ring(graph: Graph, n: int, k: int, corrupt: set[int], threshold: int, mo
     for (start, first), (other, second) in itertools.product(runs, runs):
         lost = (first | second) - corrupt
         enough = run < (other - start) % n < n - run and len(lost) <= most
-        if enough and graph.fewest_holders(set(range(n)) - lost) >= threshold:
+        if enough and graph.min_holders(set(range(n)) - lost) >= threshold:
             return lost
     return None
 
@@ -75,7 +75,7 @@ def test_clients_that_sign_refuse_a_ring_that_can_be_cut() -> None:
     for n, k, threshold in ((500, 54, 35), (500, 100, 60), (1000, 62, 40), (200, 34, 21)):
         with pytest.raises(SecureAggregationError, match="max_security_failure"):
             policy.check_graph(n, k, threshold)
-    # With more neighbours than can be gone there is no cut, and the ring is taken.
+    # With more neighbors than can be gone there is no cut, and the ring is taken.
     policy.check_graph(500, 102, 74)
     for n in (151, 200, 250, 300, 500, 1000, 5000):
         chosen = choose_parameters(n, signed=True)
@@ -85,7 +85,7 @@ def test_clients_that_sign_refuse_a_ring_that_can_be_cut() -> None:
 
 
 def test_a_spread_graph_is_not_taken_for_a_ring_or_a_complete_one() -> None:
-    """A client of a spread graph may have fewer neighbours than edges, so that other odds hold."""
+    """A client of a spread graph may have fewer neighbors than edges, so that other odds hold."""
     with pytest.raises(SecureAggregationError, match="complete, not spread"):
         ClientPolicy(known_identities={}).check_graph(33, 32, 19, True)
     odds = {"corrupt_fraction": 0.05, "dropout_fraction": 0.05, "signed": True}
@@ -99,9 +99,9 @@ def greedily_lost(graph: Graph, n: int, corrupt: set[int], threshold: int, most:
     neighbors = cache(graph.neighbors)
     for _ in range(n // 2):
         border = {peer for member in group for peer in neighbors(member)} - group - corrupt
-        if len(border) <= most and graph.fewest_holders(set(range(n)) - border) >= threshold:
+        if len(border) <= most and graph.min_holders(set(range(n)) - border) >= threshold:
             lost = border
-        # The client whose neighbours add least to the border joins the group.
+        # The client whose neighbors add least to the border joins the group.
         inside = group | corrupt | border
         joins = min(border, key=lambda client: len(set(neighbors(client)) - inside), default=None)
         if joins is None:
@@ -112,7 +112,7 @@ def greedily_lost(graph: Graph, n: int, corrupt: set[int], threshold: int, most:
 
 @pytest.mark.parametrize(("spread", "falls"), [(False, True), (True, False)])
 def test_a_greedy_cut_finds_rings_and_not_spread_graphs(spread: bool, falls: bool) -> None:
-    """200 clients, 12 neighbours, 20 corrupt, 30 lost: on rings the attack works, on spread graphs never."""
+    """200 clients, 12 neighbors, 20 corrupt, 30 lost: on rings the attack works, on spread graphs never."""
     n, rng, cuts = 200, np.random.default_rng(2), 0
     parameters = GraphParameters(n, 12, 7, spread)
     for _ in range(6):
@@ -121,13 +121,13 @@ def test_a_greedy_cut_finds_rings_and_not_spread_graphs(spread: bool, falls: boo
         for start in [client for client in range(n) if client not in corrupt][:8]:
             lost = greedily_lost(graph, n, corrupt, 7, 30, start)
             survivors = set(range(n)) - lost - corrupt
-            if lost and graph.fewest_holders(set(range(n)) - lost) >= 7:
+            if lost and graph.min_holders(set(range(n)) - lost) >= 7:
                 cuts += len(groups(graph, survivors)) > 1
     assert (cuts > 0) == falls
 
 
 def test_the_bound_on_cuts_holds_for_single_clients_and_counts_them_all() -> None:
-    """A client is cut off alone if t - 1 of its neighbours are corrupt: compared with simulated graphs.
+    """A client is cut off alone if t - 1 of its neighbors are corrupt: compared with simulated graphs.
 
     4000 graphs of 40 clients: a frequency 4.9 standard errors above its odds has odds below 10^-6. The bound
     of groups of one is at least as large, and so is the whole bound; a threshold one higher would not be
@@ -140,22 +140,24 @@ def test_the_bound_on_cuts_holds_for_single_clients_and_counts_them_all() -> Non
         seen += any(
             sum(peer < corrupt for peer in graph.neighbors(i)) >= threshold - 1 for i in range(corrupt, n)
         )
-    odds = (n - corrupt) * float(_distinct(n, corrupt, k)[threshold - 1 :].sum())
+    odds = (n - corrupt) * float(_distinct_neighbor_odds(n, corrupt, k)[threshold - 1 :].sum())
     assert 0.5 * odds < seen / rounds < odds + 4.9 * math.sqrt(odds / rounds)
-    assert _cut_off(_Cohort(n, k, corrupt, 4, True), np.array([threshold]))[0] >= odds
-    assert seen / rounds > (n - corrupt) * float(_distinct(n, corrupt, k)[threshold:].sum()) * 1.5
+    assert _cut_off_odds(_Cohort(n, k, corrupt, 4, True), np.array([threshold]))[0] >= odds
+    assert (
+        seen / rounds > (n - corrupt) * float(_distinct_neighbor_odds(n, corrupt, k)[threshold:].sum()) * 1.5
+    )
 
 
 def test_a_list_on_which_a_survivor_has_too_few_holders_is_not_confirmed() -> None:
-    """Enough survivors in all, but the neighbours of one of them are among the lost."""
+    """Enough survivors in all, but the neighbors of one of them are among the lost."""
     round_ = at("confirm", 30, graph=(8, 6))
     server, everyone = round_.server, sorted(round_.inputs)
     client = round_.clients[everyone[0]]
-    graph = graph_of(server._graph_digest, server.graph_parameters)
+    graph = cached_graph(server._graph_digest, server.graph_parameters)
     lonely = next(i for i in range(30) if i != 0 and 0 not in graph.neighbors(i))
     needed = server.graph_parameters.threshold
-    neighbours = graph.neighbors(lonely)
-    lost = neighbours[: len(neighbours) + 2 - needed]
+    neighbors = graph.neighbors(lonely)
+    lost = neighbors[: len(neighbors) + 2 - needed]
     assert len(lost) == 4
     listed = Subset(30, tuple(i for i in range(30) if i not in lost))
     with pytest.raises(
@@ -168,9 +170,9 @@ def test_with_one_dropout_less_the_same_list_is_confirmed() -> None:
     round_ = at("confirm", 30, graph=(8, 6))
     server, everyone = round_.server, sorted(round_.inputs)
     client = round_.clients[everyone[0]]
-    graph = graph_of(server._graph_digest, server.graph_parameters)
+    graph = cached_graph(server._graph_digest, server.graph_parameters)
     lonely = next(i for i in range(30) if i != 0 and 0 not in graph.neighbors(i))
     lost = graph.neighbors(lonely)[: len(graph.neighbors(lonely)) + 1 - server.graph_parameters.threshold]
     survivors = [i for i in range(30) if i not in lost]
-    assert graph.fewest_holders(survivors) >= server.graph_parameters.threshold
+    assert graph.min_holders(survivors) >= server.graph_parameters.threshold
     assert client.confirm(SurvivorList(client.round_id, Subset(30, tuple(survivors))).to_bytes())

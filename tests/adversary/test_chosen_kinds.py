@@ -21,18 +21,18 @@ from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
-from fl_privquant.accounting.federation import FederationLedger
-from fl_privquant.encoding import Encoding
+from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.policies import (
+from fl_privquant.flower.policies.schedules import (
     DoublingMechanism,
     Policy,
     QuantileClip,
     ScheduledMechanism,
     as_policy,
 )
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import client_app, fedavg, server_app
 
 UNIT = 0.1
@@ -41,15 +41,15 @@ FIRST, *OTHERS = KINDS = tuple(
     for steps, coordinates in ((3, 30), (20, 3), (2, 100))
 )
 STEPS = (3, 20, 2)
-MOST_RELEASES = 5
+MAX_RELEASES = 5
 # Losses on a grid of units; no path of so many releases leaves it.
-REACH = 1 + MOST_RELEASES * max(steps * kind.dimension for steps, kind in zip(STEPS, KINDS, strict=True))
+REACH = 1 + MAX_RELEASES * max(steps * kind.dimension for steps, kind in zip(STEPS, KINDS, strict=True))
 LOSSES = UNIT * np.arange(-REACH, REACH + 1)
 
 Counts = tuple[int, ...]
 
 
-def drawn(kind: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def loss_distribution(kind: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The losses of a release in units, and their probabilities."""
     coordinates = KINDS[kind].dimension
     ones = np.arange(coordinates + 1)
@@ -64,12 +64,12 @@ def best_server(budget: Budget, allows: Callable[[Counts, int], bool]) -> float:
     def value(counts: Counts) -> NDArray[np.float64]:
         # The largest delta from here on, for every loss that may have been seen.
         best = np.maximum(-np.expm1(np.minimum(budget.epsilon - LOSSES, 0.0)), 0.0)
-        if sum(counts) == MOST_RELEASES:
+        if sum(counts) == MAX_RELEASES:
             return best
         for kind in range(len(KINDS)):
             if (sum(counts) > 0 or kind == 0) and allows(counts, kind):
                 after = value(tuple(count + (kind == own) for own, count in enumerate(counts)))
-                moves, likely = drawn(kind)
+                moves, likely = loss_distribution(kind)
                 ahead = sum(
                     share * np.pad(after, REACH, mode="edge")[REACH + move : REACH + move + after.size]
                     for move, share in zip(moves, likely, strict=True)
@@ -157,7 +157,7 @@ CLIPPED = Encoding(COARSE, clip=0.1, l2_clip=1.0)
         (QuantileClip(CLIPPED), False),
         (QuantileClip(ScheduledMechanism(CLIPPED, {3: FINE})), False),
         (QuantileClip(lambda server_round: CLIPPED), True),
-        (DoublingMechanism(ENCODING, lambda levels: FINE, levels=2, most_levels=4), True),
+        (DoublingMechanism(ENCODING, lambda levels: FINE, levels=2, max_levels=4), True),
     ],
 )
 def test_policies_say_whether_they_look_at_earlier_rounds(policy: Policy, adaptive: bool) -> None:

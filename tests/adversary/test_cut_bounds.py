@@ -1,6 +1,6 @@
 """The bound on cuts of a spread graph, term by term and against the best of all cuts of small graphs.
 
-And two more things that a server may choose: the number of witnesses, and keys of neighbours that it shows a
+And two more things that a server may choose: the number of witnesses, and keys of neighbors that it shows a
 client whose state was put back.
 """
 
@@ -13,13 +13,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fl_privquant.secagg import ClientRound, GraphParameters, keys, shamir
+from fl_privquant.secagg import ClientRound, GraphParameters
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answered import AnsweredStages
-from fl_privquant.secagg.graph import Graph
+from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg.crypto import keys, shamir
+from fl_privquant.secagg.graph.neighbors import Graph
+from fl_privquant.secagg.graph.parameters import (
+    _CHERNOFF,
+    _SMALL,
+    _Cohort,
+    _cut_off_odds,
+    _distinct_neighbor_odds,
+)
 from fl_privquant.secagg.messages import Roster, SharedSeeds
-from fl_privquant.secagg.parameters import _CHERNOFF, _SMALL, _Cohort, _cut_off, _distinct
-from fl_privquant.secagg.witnesses import quorum_of
+from fl_privquant.secagg.signed.witnesses import quorum_size
 from tests.secagg.driver import open_round
 
 # A frequency this many standard errors above its odds has odds below 10^-6.
@@ -27,14 +34,14 @@ FAR = 4.9
 
 
 def few_apart(cohort: _Cohort, threshold: int, size: int) -> float:
-    """The module's first bound for a given group: each has threshold - size corrupt neighbours."""
+    """The module's first bound for a given group: each has threshold - size corrupt neighbors."""
     if size > _SMALL:
         return 1.0
-    odds = _distinct(cohort.n, cohort.corrupt, cohort.k, 2 * (size - 1))
+    odds = _distinct_neighbor_odds(cohort.n, cohort.corrupt, cohort.k, 2 * (size - 1))
     return float(odds[max(threshold - size, 0) :].sum()) ** size
 
 
-def held_inside(cohort: _Cohort, threshold: int, size: int) -> float:
+def inner_holders_bound(cohort: _Cohort, threshold: int, size: int) -> float:
     """The second: together they have size * (threshold - 1) holders among themselves and the corrupt."""
     pool = max(cohort.n - 1 - 2 * size, 1)
     logs = [
@@ -65,16 +72,16 @@ def test_the_bound_is_the_sum_of_the_smallest_terms(numbers: tuple[int, int, int
             ways = (lost + 1) * math.comb(others, min(lost, others // 2))
             term = min(
                 few_apart(cohort, threshold, size),
-                held_inside(cohort, threshold, size),
+                inner_holders_bound(cohort, threshold, size),
                 ways * no_edge(cohort, size),
             )
             total += min(1.0, term * math.comb(honest, size))
-        found = float(_cut_off(cohort, np.array([threshold]))[0])
+        found = float(_cut_off_odds(cohort, np.array([threshold]))[0])
         assert found == pytest.approx(total, rel=1e-6, abs=1e-200)
 
 
-def neighbours_of_group(cohort: _Cohort, size: int, rounds: int) -> np.ndarray:
-    """(rounds, size, k) neighbours of the first honest clients in simulated cycles; the first are corrupt."""
+def neighbors_of_group(cohort: _Cohort, size: int, rounds: int) -> np.ndarray:
+    """(rounds, size, k) neighbors of the first honest clients in simulated cycles; the first are corrupt."""
     rng, n = np.random.default_rng(size), cohort.n
     orders = rng.permuted(np.broadcast_to(np.arange(n), (rounds, cohort.k // 2, n)), axis=2)
     places = np.argsort(orders, axis=2)[:, :, cohort.corrupt : cohort.corrupt + size]
@@ -89,9 +96,9 @@ def neighbours_of_group(cohort: _Cohort, size: int, rounds: int) -> np.ndarray:
 def test_each_term_bounds_what_happens_to_a_given_group(
     numbers: tuple[int, int, int, int], threshold: int, size: int
 ) -> None:
-    """Simulated cycles; the first term is so sharp that it fails for one corrupt neighbour more."""
+    """Simulated cycles; the first term is so sharp that it fails for one corrupt neighbor more."""
     cohort, rounds = _Cohort(*numbers, True), 20000
-    near = neighbours_of_group(cohort, size, rounds)
+    near = neighbors_of_group(cohort, size, rounds)
     different = np.ones(near.shape, dtype=bool)
     different[..., 1:] = near[..., 1:] != near[..., :-1]
     group_end = cohort.corrupt + size
@@ -105,7 +112,7 @@ def test_each_term_bounds_what_happens_to_a_given_group(
     }
     bounds = {
         "few": few_apart(cohort, threshold, size),
-        "held": held_inside(cohort, threshold, size),
+        "held": inner_holders_bound(cohort, threshold, size),
         "edge": no_edge(cohort, size),
     }
     for name, bound in bounds.items():
@@ -144,18 +151,18 @@ def test_no_cut_is_found_more_often_than_the_bound(
     """The best of all cuts, in 300 graphs."""
     cohort, rounds, rng = _Cohort(*numbers, True), 300, np.random.default_rng(7)
     parameters = GraphParameters(cohort.n, cohort.k, threshold, spread=True)
-    bound = float(_cut_off(cohort, np.array([threshold]))[0])
+    bound = float(_cut_off_odds(cohort, np.array([threshold]))[0])
     assert bound < 0.7
     seen = sum(can_be_cut(Graph(rng.bytes(8), parameters), cohort, threshold) for _ in range(rounds))
     assert seen / rounds <= bound + FAR * math.sqrt(bound / rounds)
 
 
 def test_cuts_are_found_where_the_bound_says_nothing() -> None:
-    """Every third graph of six neighbours can be cut (the negative control of the test above)."""
+    """Every third graph of six neighbors can be cut (the negative control of the test above)."""
     cohort, rng = _Cohort(20, 6, 6, 2, True), np.random.default_rng(7)
     parameters = GraphParameters(20, 6, 5, spread=True)
     assert sum(can_be_cut(Graph(rng.bytes(8), parameters), cohort, 5) for _ in range(60)) > 6
-    assert float(_cut_off(cohort, np.array([5]))[0]) > 1
+    assert float(_cut_off_odds(cohort, np.array([5]))[0]) > 1
 
 
 @pytest.mark.parametrize(("num_clients", "corrupt"), [(40, 4), (151, 16), (200, 60), (500, 50)])
@@ -163,7 +170,7 @@ def test_any_number_of_witnesses_that_a_server_chooses_is_safe(num_clients: int,
     """In whole numbers: two quorums share only corrupt witnesses with odds of at most 2^-81 a graph."""
     possible = 0
     for count in (*range(40), *range(40, num_clients, 23), num_clients):
-        quorum = quorum_of(num_clients, count, corrupt, 2.0**-41)
+        quorum = quorum_size(num_clients, count, corrupt, 2.0**-41)
         if quorum > count:
             continue
         possible += 1
@@ -189,7 +196,7 @@ def test_a_state_that_is_put_back_and_shown_another_key_tells_one_unknown_differ
     state, answers = round_.clients[victim].to_bytes(), []
     invented = (keys.public_key(keys.draw_secret()), *roster.public_keys[1:])
     for public_keys in (roster.public_keys, invented):
-        monkeypatch.setattr(client_module, "answered", AnsweredStages())
+        monkeypatch.setattr(client_module, "answered_stages", AnsweredStages())
         client = ClientRound.from_bytes(state, round_.policies[victim])
         shown = replace(roster, public_keys=public_keys).to_bytes()
         answers.append(SharedSeeds.from_bytes(client.share_keys(shown)))
@@ -199,8 +206,8 @@ def test_a_state_that_is_put_back_and_shown_another_key_tells_one_unknown_differ
         second.wrapping_commitment,
     )
     assert first.corrections != second.corrections
-    assert first.wrapped[0] != second.wrapped[0]
-    assert first.wrapped[1:] == second.wrapped[1:]
+    assert first.sealed_roots[0] != second.sealed_roots[0]
+    assert first.sealed_roots[1:] == second.sealed_roots[1:]
     holders = sorted([*round_.server._graph[victim], victim])
     threshold, changed = roster.threshold, holders.index(round_.server._graph[victim][0]) + 1
     points = [i + 1 for i in range(threshold - 1, len(holders)) if holders[i] != victim]
@@ -209,6 +216,6 @@ def test_a_state_that_is_put_back_and_shown_another_key_tells_one_unknown_differ
         weight = 1
         for node in set(range(threshold)) - {changed}:
             weight = weight * (x - node) * pow(changed - node, -1, shamir.PRIME) % shamir.PRIME
-        words = np.frombuffer(shamir.difference(one, other), dtype="<u4").tolist()
+        words = np.frombuffer(shamir.subtract_shares(one, other), dtype="<u4").tolist()
         found.add(tuple(word * pow(weight, -1, shamir.PRIME) % shamir.PRIME for word in words))
     assert len(found) == 1 < len(points)

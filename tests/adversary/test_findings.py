@@ -13,8 +13,8 @@ from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fl_privquant as pq
-from fl_privquant.accounting.spending import SpendingLedger
-from fl_privquant.encoding import Encoding
+from fl_privquant.accounting.ledgers.spending_ledger import SpendingLedger
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import (
     BudgetExhaustedError,
     CertificationError,
@@ -26,17 +26,16 @@ from fl_privquant.errors import (
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
 )
-from fl_privquant.flower.arrays import read_array
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import Reply, Request
-from fl_privquant.flower.round_state import mean_metrics
-from fl_privquant.loss.norms import Norms
-from fl_privquant.loss.secure_sum import certify_sum
+from fl_privquant.flower._messages.arrays import read_array
+from fl_privquant.flower._messages.protocol import Reply, Request
+from fl_privquant.flower.server.round_state import average_metrics
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.wish import Wish
+from fl_privquant.mechanisms.requirements import RunRequirements
+from fl_privquant.privacy_loss.sums.gaussian_bound import certify_sum
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Unit, View
 from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
 from tests.flower.conftest import flower_log  # noqa: F401  a fixture
@@ -71,7 +70,7 @@ def test_a_run_outlives_a_client_with_such_a_metric():
         metrics = MetricRecord({"num-examples": 1, "loss": 0.5})
         return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
 
-    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
     run(strategy, app, 5)
     assert strategy.survivors == {1: 5}
 
@@ -87,7 +86,7 @@ class HugeMetric:
 
 
 def test_the_mean_of_the_largest_floats_is_no_warning():
-    assert mean_metrics([{"loss": 1.7e308}, {"loss": 1.7e308}]) == {"loss": math.inf}
+    assert average_metrics([{"loss": 1.7e308}, {"loss": 1.7e308}]) == {"loss": math.inf}
 
 
 @pytest.mark.parametrize(
@@ -130,8 +129,8 @@ def test_forged_mechanisms_are_refused_by_an_error_of_ours(name, changes):
     assert len(str(caught.value)) < 700
 
 
-def test_a_mechanism_of_thousands_of_trials_is_read_without_its_law():
-    """Its law took 6 s and 700 MB to list, for a file of 200 bytes."""
+def test_a_mechanism_of_thousands_of_trials_is_read_without_its_distribution():
+    """Its distribution took 6 s and 700 MB to list, for a file of 200 bytes."""
     from tests.adversary.mutation import watched
 
     mechanism = pq.design("pbm", epsilon=1.0, levels=8)
@@ -174,9 +173,11 @@ class Complaint:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_client_cannot_forge_lines_of_the_log(flower_log, secure):
-    mods = [Complaint(), *([SecureAggregationMod()] if secure else []), PrivQuantMod(max_epsilon=10.0)]
+    mods = [Complaint(), PrivQuantMod(max_epsilon=10.0, secure_aggregation=secure)]
     aggregation = SecureSum() if secure else None
-    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP, aggregation=aggregation)
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP), aggregation=aggregation
+    )
     run(strategy, client_app(mods), 11)
     told = [line for line in flower_log.lines if "usable updates, 0 failed" in line]
     assert told
@@ -197,7 +198,7 @@ class NamesMetrics:
 
 
 def test_one_client_cannot_make_the_statement_long(flower_log):
-    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
     run(strategy, client_app([NamesMetrics(), PrivQuantMod(max_epsilon=10.0)]), 3, num_rounds=4)
     (line,) = [line for line in strategy.privacy_statement() if "not counted in any figure" in line]
     assert "and at least 91 more metrics without protection" in line
@@ -218,7 +219,7 @@ class ClaimsToBeSimulated:
 
 
 def test_one_client_cannot_call_the_run_simulated(flower_log):
-    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
     run(strategy, client_app([ClaimsToBeSimulated(), PrivQuantMod(max_epsilon=10.0)]), 25, num_rounds=2)
     assert strategy.simulated is False
     assert len(strategy.simulated_nodes) == 2
@@ -228,14 +229,16 @@ def test_one_client_cannot_call_the_run_simulated(flower_log):
     # Told once for each node, not in every round, and in one line for all.
     (line,) = [line for line in flower_log.lines if "draws from a seeded stream" in line]
     assert "round 1, 2 nodes (" in line
-    again = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP)
+    again = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
     again.restore_state(strategy.checkpoint_state())
     assert again.simulated is False
     assert again.simulated_nodes == strategy.simulated_nodes
 
 
 def test_the_operators_word_on_simulation_stands(flower_log):
-    strategy = PrivQuantStrategy(fedavg(), pq.design("one_bit", epsilon=2.0), CLIP, simulated=True)
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP), simulated=True
+    )
     run(strategy, client_app([PrivQuantMod(max_epsilon=10.0)]), 3)
     assert any(line.startswith("privacy is simulated") for line in strategy.privacy_statement())
 
@@ -256,7 +259,7 @@ def test_requests_with_numbers_beyond_the_wire_are_refused():
 def test_norms_that_are_none(bound):
     for name in ("l1", "l2"):
         with pytest.raises(InvalidSpecError, match="finite number above 0"):
-            Norms(**{name: bound})
+            UpdateNorms(**{name: bound})
 
 
 def test_views_and_plans_beyond_all_bounds_are_refused():
@@ -264,7 +267,7 @@ def test_views_and_plans_beyond_all_bounds_are_refused():
         View(10**9)
     for field in ({"epsilon": math.inf}, {"epsilon": math.nan}, {"rounds": 10**10}, {"bits": 17}):
         with pytest.raises(InvalidSpecError):
-            Wish(**{"num_clients": 10, "dimension": 10, "rounds": 1, "epsilon": 4.0, **field})
+            RunRequirements(**{"num_clients": 10, "dimension": 10, "rounds": 1, "epsilon": 4.0, **field})
 
 
 def test_a_ledger_with_a_number_beyond_floats_is_not_relied_on(tmp_path):
@@ -288,7 +291,7 @@ def test_chords_of_moments_lie_above_them():
 
 def exact_moment(certificate, order):
     """The bound at one order, without chords."""
-    from fl_privquant.loss import secure_sum
+    from fl_privquant.privacy_loss.sums import gaussian_bound
 
     orders = np.array([order])
     near = orders * (orders - 1.0) / 2.0 * certificate.information
@@ -296,4 +299,4 @@ def exact_moment(certificate, order):
     for block in certificate._pairs.blocks():
         total = np.sum([block.score(each).moments(orders) for each in certificate._sums], axis=0)
         far = np.maximum(far, total.max(axis=0))
-    return np.maximum(near, far / secure_sum._WIDEST**2)
+    return np.maximum(near, far / gaussian_bound._WIDEST**2)

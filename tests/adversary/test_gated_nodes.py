@@ -13,10 +13,10 @@ from flwr.supernode.nodestate import NodeStateFactory
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.node_gate import NodeGate, _GatedConnection, _take_reply
-from fl_privquant.flower.protocol import Reply
-from fl_privquant.flower.secure_mod import ADVERTISE, protocol_content
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.protocol import Reply
+from fl_privquant.flower.client.masking import ADVERTISE, protocol_content
+from fl_privquant.flower.client.node_gate import NodeGate, _GatedConnection, _pop_reply
 from fl_privquant.secagg.messages import Invitation
 from fl_privquant.secagg.wire import RoundId
 from tests.flower.test_mod import ask
@@ -65,7 +65,7 @@ def serve(server, config):
 
 
 def message_of(kind, content=None):
-    with server_identity(1):
+    with use_server_identity(1):
         return Message(RecordDict() if content is None else content, NODE, kind)
 
 
@@ -92,7 +92,7 @@ def test_an_object_that_is_no_message_does_not_end_the_node(config):
 
 
 def test_an_error_in_place_of_a_request_is_refused(config):
-    with server_identity(1):
+    with use_server_identity(1):
         request = Message(RecordDict(), NODE, "train")
     request.metadata.__dict__["_message_id"] = "a"
     error = Message(Error(0, "x"), reply_to=request)
@@ -128,7 +128,7 @@ def test_a_mistyped_limit_is_refused_before_the_node_starts(config, key, value, 
 
 def test_the_owner_reads_what_may_leave(config):
     text = "\n".join(NodeGate(config).limits())
-    assert "each with at most ε = 2, δ = 0 (coordinate release, local view)" in text
+    assert "each with at most ε = 2, δ = 0 (coordinate release, local view, replace-one)" in text
     assert "the server can ask without end: set privquant-budget or privquant-max-participations" in text
     assert "updates are masked only if asked to, with at least 3 clients in a sum" in text
     assert f"all releases are counted in {config['privquant-ledger-file']}" in text
@@ -142,7 +142,7 @@ def test_the_owner_reads_what_may_leave(config):
     }
     text = "\n".join(NodeGate(limited).limits())
     assert "without end" not in text
-    assert "together cost at most ε = 500, δ = 1e-05 (client total, local view)" in text
+    assert "together cost at most ε = 500, δ = 1e-05 (client total, local view, replace-one)" in text
     assert "at most 12 rounds of all runs" in text
     assert "always masked, with at least 50 clients in a sum; masks do not protect from a server that" in text
 
@@ -199,7 +199,7 @@ def test_replies_to_other_messages_are_dropped():
         request.metadata.__dict__["_message_id"] = asked
         answer = Message(RecordDict({"told": ConfigRecord({"told": told})}), reply_to=request)
         loop._insert_message(answer, state, store)
-    assert _take_reply(state, store, "cd" * 32).content["told"]["told"] == "true"
+    assert _pop_reply(state, store, "cd" * 32).content["told"]["told"] == "true"
     assert len(state.get_messages_legacy(is_reply=True)) == 0
 
 

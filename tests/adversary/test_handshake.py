@@ -15,12 +15,13 @@ import pytest
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import unpack_codes
-from fl_privquant.secagg import ClientRound, ServerRound, keys, shamir
+from fl_privquant.secagg import ClientRound, ServerRound
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answered import AnsweredStages
-from fl_privquant.secagg.masks import apply_masks
+from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg.crypto import keys, shamir
+from fl_privquant.secagg.crypto.masks import apply_masks
+from fl_privquant.secagg.crypto.sharing import Seed, derive_share, holders_to_correct
 from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, SharedSeeds
-from fl_privquant.secagg.sharing import Seed, corrected_holders, derived_share
 from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, open_round, shown
 
@@ -117,7 +118,7 @@ def test_a_round_that_is_opened_twice_has_other_masks(signed: bool, monkeypatch:
         def claim(self, *args: Any, **keywords: Any) -> bool:
             return True
 
-    monkeypatch.setattr(client_module, "answered", Forgetful())
+    monkeypatch.setattr(client_module, "answered_stages", Forgetful())
     found = []
     round_ = open_round(5, signed=signed, restore=False)
     for _ in range(2):
@@ -152,10 +153,10 @@ def test_two_rounds_with_one_id_are_refused() -> None:
 def test_derived_shares_are_of_one_direction_and_one_pair() -> None:
     pair, other = bytes(range(32)), bytes(range(1, 33))
     shares = [
-        derived_share(pair, 3, 10),
-        derived_share(pair, 10, 3),
-        derived_share(pair, 3, 17),
-        derived_share(other, 3, 10),
+        derive_share(pair, 3, 10),
+        derive_share(pair, 10, 3),
+        derive_share(pair, 3, 17),
+        derive_share(other, 3, 10),
     ]
     assert len(set(shares)) == 4
     assert all(len(share) == 2 * shamir.SHARE_BYTES and shamir.are_shares(share) for share in shares)
@@ -172,10 +173,12 @@ def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
     assert threshold == 5
     seed = bytes(round_.clients[dealer]._seed)
     points = round_.server._dealt.points[dealer]
-    revealed = {i: bytes(client._held[dealer][: shamir.SHARE_BYTES]) for i, client in round_.clients.items()}
+    revealed = {
+        i: bytes(client._held_shares[dealer][: shamir.SHARE_BYTES]) for i, client in round_.clients.items()
+    }
     shares = round_.server._dealt.shares(dealer, revealed, Seed.SELF_MASK)
     rows = {point: np.frombuffer(share, np.uint8) for point, share in shares.items()}
-    assert {points[i] for i in corrected_holders(dealer, list(points), threshold)} == {5, 6, 7, 8}
+    assert {points[i] for i in holders_to_correct(dealer, list(points), threshold)} == {5, 6, 7, 8}
 
     def opened(taken: tuple[int, ...]) -> bytes | None:
         try:
@@ -196,20 +199,26 @@ def test_corrections_fit_every_seed_to_whoever_knows_fewer_shares_than_the_thres
     round_.share()
     dealt, dealer = round_.server._dealt, 24
     points, size = dealt.points[dealer], shamir.SHARE_BYTES
-    revealed = {i: bytes(client._held[dealer][:size]) for i, client in round_.clients.items() if i != dealer}
+    revealed = {
+        i: bytes(client._held_shares[dealer][:size]) for i, client in round_.clients.items() if i != dealer
+    }
     # One corrupt holder whose share is corrected, and three whose share is right as it is.
     corrupt = [3, 10, 17, 52]
     known = dealt.shares(dealer, {i: revealed[i] for i in corrupt}, Seed.SELF_MASK)
-    corrections = dict(zip(dealt._corrected(dealer), dealt.messages[dealer].corrections, strict=True))
+    corrections = dict(
+        zip(dealt._holders_to_correct(dealer), dealt.messages[dealer].corrections, strict=True)
+    )
     for other_seed in (bytes(16), bytes(range(16))):
         at_zero = np.array([shamir._to_limbs(other_seed)], dtype=np.uint64)
         values = {point: np.frombuffer(share, "<u4").astype(np.uint64) for point, share in known.items()}
         for holder in revealed.keys() - set(corrupt):
             share = _interpolated({0: at_zero[0], **values}, points[holder])
-            derived = shamir.difference(share, corrections[holder][:size]) if holder in corrections else share
+            derived = (
+                shamir.subtract_shares(share, corrections[holder][:size]) if holder in corrections else share
+            )
             assert shamir.are_shares(derived)
             if holder in corrections:
-                assert shamir.corrected(derived, corrections[holder][:size]) == share
+                assert shamir.add_corrections(derived, corrections[holder][:size]) == share
 
 
 def _interpolated(values: dict[int, Any], at: int) -> bytes:
@@ -269,7 +278,7 @@ def test_a_state_that_is_put_back_and_shares_again_says_the_same(
         def claim(self, *args: Any, **keywords: Any) -> bool:
             return True
 
-    monkeypatch.setattr(client_module, "answered", Forgetful())
+    monkeypatch.setattr(client_module, "answered_stages", Forgetful())
     round_ = open_round(NUM_CLIENTS, signed=signed, restore=False)
     round_.advertise()
     roster, stored = round_.server.rosters()[LOST], round_.clients[LOST].to_bytes()
@@ -306,7 +315,7 @@ def test_what_is_wrapped_shows_no_root_and_opens_with_the_wrapping_seed_only(
     round_.share()
     dealt, graph = round_.server._dealt, round_.server._graph_digest
     roots = {peer: bytes(root) for peer, root in round_.clients[LOST]._roots.items()}
-    wrapped = dealt.messages[LOST].wrapped
+    wrapped = dealt.messages[LOST].sealed_roots
     assert not any(root in b"".join(wrapped) for root in roots.values())
     # It is the second client by id; what others wrapped with, or what it masks with, opens nothing of it.
     assert dealt.roots(LOST, graph, bytearray(seeds[1])) == roots
@@ -323,7 +332,7 @@ def test_a_lost_client_that_wrapped_wrong_roots_spoils_the_sum_and_nothing_else(
         if kind != "SharedSeeds" or client != LOST:
             return data
         message = SharedSeeds.from_bytes(data)
-        return replace(message, wrapped=tuple(map(bytes, map(len, message.wrapped)))).to_bytes()
+        return replace(message, sealed_roots=tuple(map(bytes, map(len, message.sealed_roots)))).to_bytes()
 
     round_.wire = wire
     round_.advertise()
@@ -342,10 +351,10 @@ def test_messages_without_a_root_or_a_share_for_everybody_are_refused(change: st
     roster = round_.server.rosters()[LOST]
     message = SharedSeeds.from_bytes(round_.clients[LOST].share_keys(roster))
     wrong = (
-        replace(message, wrapped=message.wrapped[1:])
+        replace(message, sealed_roots=message.sealed_roots[1:])
         if change == "fewer roots"
         else replace(message, corrections=message.corrections[1:])
     )
     assert not round_.server.receive(LOST, wrong.to_bytes())
-    assert "neighbours" in round_.server.rejected[LOST]
+    assert "neighbors" in round_.server.rejected[LOST]
     assert round_.server.receive(LOST, message.to_bytes())

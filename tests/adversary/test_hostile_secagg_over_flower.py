@@ -15,18 +15,24 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.engines.engine import GridWrapper
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import KEY_DELIVERY, PER_CLIENT_KEYS, Request, message_digest
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.grids import GridWrapper
+from fl_privquant.flower._messages.protocol import (
+    KEY_DELIVERY,
+    KEY_RECEIVER,
+    KEY_SEED,
+    PER_CLIENT_KEYS,
+    Request,
+    message_digest,
+)
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg.messages import SharedSeeds
 
 CLIENTS, ROUNDS, CULPRIT = 25, 2, 7
@@ -57,7 +63,7 @@ def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
         return call_next(message, context)
 
     @client.train(
-        mods=[counts, deals_garbage, SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf, seed=5)]
+        mods=[counts, deals_garbage, PrivQuantMod(max_epsilon=math.inf, seed=5, secure_aggregation=True)]
     )
     def train(message: Message, context: Context) -> Message:
         arrays = {
@@ -73,7 +79,7 @@ def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
     def main(grid: Grid, context: Context) -> None:
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
         # At the default settings no round may fail, but one that names a culprit does not count.
-        strategy = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, aggregation=SecureSum())
+        strategy = PrivQuantStrategy(inner, pq.Encoding(MECHANISM, clip=0.1), aggregation=SecureSum())
         record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
         strategy.start(grid, record, num_rounds=ROUNDS)
         survivors.update(strategy.survivors)
@@ -88,7 +94,7 @@ def message(request: Request, values: np.ndarray, name: str = "weight") -> Messa
     config = ConfigRecord({"server-round": 1})
     request.write(config)
     content = {"arrays": ArrayRecord({name: Array(values)}), "config": config}
-    with server_identity(1):
+    with use_server_identity(1):
         return Message(RecordDict(content), 1, "train")
 
 
@@ -139,10 +145,12 @@ def test_the_digest_is_of_every_record_and_only_the_listed_entries_may_differ() 
         return sent
 
     base = message_digest(message(request, values))
-    assert {KEY_DELIVERY, "privquant-counted-releases"} == PER_CLIENT_KEYS
-    assert message_digest(changed("config", KEY_DELIVERY, b"to one client")) == base
+    own = {KEY_DELIVERY, KEY_SEED, KEY_RECEIVER, "privquant-counted-releases"}
+    assert own == PER_CLIENT_KEYS
+    for key in (KEY_DELIVERY, KEY_SEED, KEY_RECEIVER):
+        assert message_digest(changed("config", key, b"to one client")) == base
     assert message_digest(changed("config", "privquant-counted-releases", 9)) == base
-    with server_identity(1):
+    with use_server_identity(1):
         other_function = Message(message(request, values).content, 1, "train.other")
         other_group = Message(message(request, values).content, 1, "train", group_id="2")
     others = [
@@ -187,7 +195,7 @@ def test_a_server_that_freezes_all_clients_but_one_opens_nothing(attacked: bool)
     client, server = ClientApp(), ServerApp()
     update = np.random.default_rng(1).normal(0, 0.02, 500).astype(np.float32)
 
-    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf)])
+    @client.train(mods=[PrivQuantMod(max_epsilon=math.inf, secure_aggregation=True)])
     def train(message: Message, context: Context) -> Message:
         rate = float(message.content["config"]["lr"])
         arrays = {"weight": Array(message.content["arrays"]["weight"].numpy() + np.float32(rate) * update)}
@@ -201,8 +209,7 @@ def test_a_server_that_freezes_all_clients_but_one_opens_nothing(attacked: bool)
         inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=5, min_available_nodes=5)
         strategy = PrivQuantStrategy(
             inner,
-            pq.design("none"),
-            clip=0.1,
+            pq.Encoding(pq.design("none"), clip=0.1),
             max_failed_rounds=1,
             aggregation=SecureSum(exact_sums=True),
         )
@@ -225,7 +232,7 @@ def test_a_strategy_that_asks_clients_differently_is_told(flower_log: Any) -> No
     """An honest one: without the check, each round would end with a sum of masks."""
     client, server = ClientApp(), ServerApp()
 
-    @client.train(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=math.inf)])
+    @client.train(mods=[PrivQuantMod(max_epsilon=math.inf, secure_aggregation=True)])
     def train(message: Message, context: Context) -> Message:
         raise AssertionError("not asked")
 
@@ -239,7 +246,7 @@ def test_a_strategy_that_asks_clients_differently_is_told(flower_log: Any) -> No
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         inner = Differing(fraction_evaluate=0.0, min_train_nodes=5, min_available_nodes=5)
-        strategy = PrivQuantStrategy(inner, mechanism=MECHANISM, clip=0.1, aggregation=SecureSum())
+        strategy = PrivQuantStrategy(inner, pq.Encoding(MECHANISM, clip=0.1), aggregation=SecureSum())
         strategy.start(grid, ArrayRecord({"weight": Array(np.zeros(37, np.float32))}), num_rounds=1)
 
     with pytest.raises(InvalidSpecError, match=r"node \d+ is sent another configuration or model"):

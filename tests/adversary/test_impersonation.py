@@ -22,25 +22,24 @@ from fl_privquant.flower import (
     NoUsableReplyError,
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.node_identities import (
+from fl_privquant.flower.client.identity import (
     KEY_IDENTITY,
     KEY_KNOWN_CLIENTS,
     KEY_OPERATOR,
-    identification,
-    identified,
-    node_policy,
-    own_id,
+    apply_node_config,
+    find_client_id,
+    sign_identification,
+    verify_identification,
 )
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg import ClientPolicy
-from fl_privquant.secagg.identities import (
+from fl_privquant.secagg.signed.identities import (
     IdentityKey,
     KnownClients,
     client_id,
-    new_identity,
+    create_identity,
     read_identity,
     read_known_clients,
     sign_known_clients,
@@ -55,7 +54,7 @@ CLIENTS = 5
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """Identity files 0.pem, 1.pem, ... and a list of them all: what an operator hands out."""
-    keys = {f"clinic-{i}": new_identity(tmp_path / f"{i}.pem") for i in range(CLIENTS)}
+    keys = {f"clinic-{i}": create_identity(tmp_path / f"{i}.pem") for i in range(CLIENTS)}
     known = known_clients(keys)
     write_known_clients(tmp_path / "clients.json", known)
     return tmp_path
@@ -90,9 +89,9 @@ def run(
     **settings: Any,
 ) -> tuple[np.ndarray, dict[int, int]]:
     client, server, survivors = ClientApp(), ServerApp(), {}
-    own = [Configured(configurations), *mods, SecureAggregationMod()]
+    private = PrivQuantMod(max_epsilon=math.inf, seed=5, secure_aggregation=True)
 
-    @client.train(mods=[*own, PrivQuantMod(max_epsilon=math.inf, seed=5)])
+    @client.train(mods=[Configured(configurations), *mods, private])
     def train(message: Message, context: Context) -> Message:
         shift = np.float32(0.01 * int(context.node_config["partition-id"]))
         arrays = {name: Array(each.numpy() + shift) for name, each in message.content["arrays"].items()}
@@ -103,8 +102,7 @@ def run(
     def main(grid: Grid, context: Context) -> None:
         strategy = PrivQuantStrategy(
             FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
-            mechanism=pq.design("stochastic", levels=16),
-            clip=0.1,
+            pq.Encoding(pq.design("stochastic", levels=16), clip=0.1),
             aggregation=SecureSum(identities=identities, **settings),
         )
         start = ArrayRecord({"weight": Array(np.zeros(33, np.float32))})
@@ -131,7 +129,7 @@ def test_a_round_of_clients_that_know_one_another_by_files(files: Path, flower_l
 def test_a_node_whose_key_is_not_on_the_list_is_left_out(
     files: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    new_identity(files / "stranger.pem")
+    create_identity(files / "stranger.pem")
     configurations = {i: configuration(files, i) for i in range(CLIENTS)}
     configurations[3][KEY_IDENTITY] = str(files / "stranger.pem")
     _, survivors = run(configurations, read_known_clients(files / "clients.json"))
@@ -149,7 +147,7 @@ def test_one_identity_in_two_nodes_is_one_client(files: Path) -> None:
 
 def test_two_keys_of_one_client_are_one_client(files: Path) -> None:
     """While a key is changed a client has two; they have one id, so it cannot come twice."""
-    new_identity(files / "new.pem")
+    create_identity(files / "new.pem")
     known = read_known_clients(files / "clients.json")
     second = read_identity(files / "new.pem").public_key().public_bytes_raw()
     known = known.with_key("clinic-2", IdentityKey(second, known.today))
@@ -190,28 +188,28 @@ def test_a_server_without_signatures_is_refused_by_clients_that_have_a_list(file
 
 def test_the_server_cannot_number_clients_as_it_likes(files: Path) -> None:
     """The id in signed rounds follows from the name, whatever number the server gives the node."""
-    policy = node_policy(ClientPolicy(), configuration(files, 3))
-    assert {own_id(policy, node) for node in (0, 7, 2**63)} == {client_id("clinic-3")}
-    assert own_id(ClientPolicy(), 7) == 7
+    policy = apply_node_config(ClientPolicy(), configuration(files, 3))
+    assert {find_client_id(policy, node) for node in (0, 7, 2**63)} == {client_id("clinic-3")}
+    assert find_client_id(ClientPolicy(), 7) == 7
 
 
 def test_identifications_are_for_one_session_and_one_node(files: Path) -> None:
-    policy = node_policy(ClientPolicy(), configuration(files, 3))
+    policy = apply_node_config(ClientPolicy(), configuration(files, 3))
     known = read_known_clients(files / "clients.json")
-    answer = identification(policy, bytes(16), 7)
-    assert identified(known, answer, bytes(16), 7) == client_id("clinic-3")
-    assert identified(known, answer, bytes(16), 8) is None
-    assert identified(known, answer, bytes([1]) * 16, 7) is None
+    answer = sign_identification(policy, bytes(16), 7)
+    assert verify_identification(known, answer, bytes(16), 7) == client_id("clinic-3")
+    assert verify_identification(known, answer, bytes(16), 8) is None
+    assert verify_identification(known, answer, bytes([1]) * 16, 7) is None
     other = client_id("clinic-2").to_bytes(8, "little")
-    assert identified(known, other + answer[8:], bytes(16), 7) is None
+    assert verify_identification(known, other + answer[8:], bytes(16), 7) is None
     for at in range(len(answer)):
         changed = bytearray(answer)
         changed[at] ^= 1
-        assert identified(known, bytes(changed), bytes(16), 7) is None
+        assert verify_identification(known, bytes(changed), bytes(16), 7) is None
     for cut in range(len(answer)):
-        assert identified(known, answer[:cut], bytes(16), 7) is None
+        assert verify_identification(known, answer[:cut], bytes(16), 7) is None
     with pytest.raises(SecureAggregationError, match="has no identity"):
-        identification(ClientPolicy(), bytes(16), 7)
+        sign_identification(ClientPolicy(), bytes(16), 7)
 
 
 def test_a_list_that_the_operator_did_not_sign_is_not_used(files: Path) -> None:
@@ -219,17 +217,17 @@ def test_a_list_that_the_operator_did_not_sign_is_not_used(files: Path) -> None:
     key = operator.public_key().public_bytes_raw().hex()
     wanted = {**configuration(files, 0), KEY_OPERATOR: key}
     with pytest.raises(InvalidSpecError, match="cannot be read"):
-        node_policy(ClientPolicy(), wanted)
+        apply_node_config(ClientPolicy(), wanted)
     sign_known_clients(files / "clients.json", operator)
-    assert node_policy(ClientPolicy(), wanted).identity is not None
+    assert apply_node_config(ClientPolicy(), wanted).identity is not None
     write = files / "clients.json"
     write.write_bytes(write.read_bytes().replace(b"clinic-4", b"clinic-9"))
     with pytest.raises(InvalidSpecError, match="not signed by the operator"):
-        node_policy(ClientPolicy(), wanted)
+        apply_node_config(ClientPolicy(), wanted)
     with pytest.raises(InvalidSpecError, match="expected a public key in hex"):
-        node_policy(ClientPolicy(), {**wanted, KEY_OPERATOR: "xy"})
+        apply_node_config(ClientPolicy(), {**wanted, KEY_OPERATOR: "xy"})
     with pytest.raises(InvalidSpecError, match="given without"):
-        node_policy(ClientPolicy(), {KEY_OPERATOR: key})
+        apply_node_config(ClientPolicy(), {KEY_OPERATOR: key})
     for missing in (KEY_IDENTITY, KEY_KNOWN_CLIENTS):
         with pytest.raises(InvalidSpecError, match=f"{missing}: missing"):
-            node_policy(ClientPolicy(), {k: v for k, v in wanted.items() if k != missing})
+            apply_node_config(ClientPolicy(), {k: v for k, v in wanted.items() if k != missing})

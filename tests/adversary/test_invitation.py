@@ -14,12 +14,11 @@ import fl_privquant as pq
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import RECORD_SECAGG
-from fl_privquant.flower.secure_mod import ADVERTISE, KEY_DATA, KEY_STAGE
+from fl_privquant.flower._messages.protocol import RECORD_SECAGG
+from fl_privquant.flower.client.masking import ADVERTISE, KEY_DATA, KEY_STAGE
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg.messages import Invitation
 from tests.flower.apps import client_app, fedavg, server_app
 
@@ -78,9 +77,11 @@ def test_a_mismatch_is_refused_by_all_before_they_train(
         return grids[0]
 
     def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1, aggregation=SecureSum())
+        return PrivQuantStrategy(
+            fedavg(), pq.Encoding(mechanism, clip=0.1), max_failed_rounds=1, aggregation=SecureSum()
+        )
 
-    mods = [SecureAggregationMod(), PrivQuantMod(1.0)]
+    mods = [PrivQuantMod(1.0, secure_aggregation=True)]
     server = server_app(strategy, initial={"x": np.zeros(1, np.float32)}, wrap_grid=forging)
     InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
     assert trained == []
@@ -99,39 +100,11 @@ def test_clients_that_fail_to_train_are_in_the_secure_sum(fails: str) -> None:
             raise RuntimeError("x[3] = 0.7")
         return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
 
-    strategy = PrivQuantStrategy(fedavg(), mechanism, 0.2, aggregation=SecureSum())
-    mods = [SecureAggregationMod(), PrivQuantMod(np.inf)]
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, clip=0.2), aggregation=SecureSum())
+    mods = [PrivQuantMod(np.inf, secure_aggregation=True)]
     initial = {"x": np.zeros(7, np.float32)}
     server = server_app(lambda: strategy, initial=initial)
     result = InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
     assert strategy.survivors == {1: CLIENTS}
     share = 0.0 if fails == "all" else 13 / 25
     np.testing.assert_allclose(result.arrays["x"].numpy(), 0.1 * share, atol=1e-5)
-
-
-def test_a_secure_mod_without_the_other_one_tells_no_reason(flower_log: Any) -> None:
-    """Without PrivQuantMod nothing is promised; but the text is constant all the same."""
-    reasons: list[str] = []
-
-    class Listening(Forging):
-        def send_and_receive(self, messages: Iterable[Message], **options: Any) -> list[Message]:
-            replies = super().send_and_receive(messages, **options)
-            reasons.extend(each.error.reason for each in replies if each.has_error())
-            return replies
-
-    mechanism = pq.design("one_bit", epsilon=1.0)
-    strategy = PrivQuantStrategy(fedavg(), mechanism, 0.1, max_failed_rounds=1, aggregation=SecureSum())
-    server = server_app(
-        lambda: strategy,
-        initial={"x": np.zeros(3, np.float32)},
-        wrap_grid=lambda grid: Listening(grid, {}),
-    )
-    InlineEngine().run(server, client_app([SecureAggregationMod()]), Federation(5))
-    assert len(reasons) == 5
-    assert set(reasons) == {
-        "SecureAggregationError: this client does not take part in the round, or no longer; the client's log "
-        "says why"
-    }
-    assert (
-        "the reply was not masked; put SecureAggregationMod directly before PrivQuantMod" in flower_log.text
-    )

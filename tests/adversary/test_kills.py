@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl_privquant import files
+from fl_privquant import _files
 from fl_privquant.errors import PrivQuantError
-from simulations.config import RunConfig
-from simulations.results import RunDirectory
 from simulations.run import execute
-from tests.preloaded import Preloaded
+from simulations.runner.config import RunConfig
+from simulations.runner.results import RunDirectory
 from tests.task_values import mean_of, torch_task
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,14 @@ class Outcome:
         timed = [name for name in rows if name.startswith("seconds")]
         provenance = json.loads((path / "provenance.json").read_text())
         # Nothing of the killed process lies about, but for a lock that nobody holds.
-        expected = {"config.json", "mechanism.pqm", "provenance.json", "rounds.csv", "rounds.parquet"}
+        expected = {
+            "config.json",
+            "ledger.json",
+            "mechanism.pqm",
+            "provenance.json",
+            "rounds.csv",
+            "rounds.parquet",
+        }
         found = {each.name for each in path.iterdir()} - {"partition.png", "run.lock"}
         assert found == expected | {"summary.json"}
         assert len(pd.read_csv(path / "rounds.csv")) == len(rows)
@@ -84,11 +91,11 @@ class Outcome:
             assert np.isnan(last) or self.summary[column] == last > 0.0
 
 
-def kill_runs(programs: Preloaded, output: Path, config: dict[str, Any], **asked: int) -> None:
+def kill_runs(output: Path, config: dict[str, Any], **asked: int) -> None:
     # Its children are killed, the process that starts them is not.
     done = subprocess.run(
         [
-            programs.python,
+            sys.executable,
             "-m",
             "tests.adversary.killed_runs",
             json.dumps({"output": str(output), "config": config, **asked}),
@@ -104,9 +111,9 @@ def kill_runs(programs: Preloaded, output: Path, config: dict[str, Any], **asked
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded_small: Preloaded) -> None:
+def test_killed_at_every_operation(secure: bool, tmp_path: Path) -> None:
     # Secure aggregation writes the same files: there, every third operation, and all after the last round.
-    kill_runs(preloaded_small, tmp_path, {**MEAN, "secagg": {"enabled": secure}}, stride=3 if secure else 1)
+    kill_runs(tmp_path, {**MEAN, "secagg": {"enabled": secure}}, stride=3 if secure else 1)
     operations = json.loads((tmp_path / "operations.json").read_text())
     whole = Outcome.of(tmp_path / "whole")
     # The last one is the checkpoint of a finished run that is deleted.
@@ -122,8 +129,8 @@ def test_killed_at_every_operation(secure: bool, tmp_path: Path, preloaded_small
 
 
 @pytest.mark.slow
-def test_killed_at_thirty_instants(tmp_path: Path, preloaded: Preloaded) -> None:
-    kill_runs(preloaded, tmp_path, DIGITS, instants=30, seed=15)
+def test_killed_at_thirty_instants(tmp_path: Path) -> None:
+    kill_runs(tmp_path, DIGITS, instants=30, seed=15)
     whole = Outcome.of(tmp_path / "whole")
     killed = [Outcome.of(tmp_path / f"instant-{number}") for number in range(30)]
     for each in killed:
@@ -139,7 +146,7 @@ def run_with(
     """A run on a disk that fills up at some writes; the error that it ends with."""
     config = RunConfig.from_mapping({**MEAN, "output": str(output)})
     count = 0
-    replace_file = files.replace_file
+    replace_file = _files.replace_file
 
     def full(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
         nonlocal count
@@ -155,8 +162,8 @@ def run_with(
         replace_file(path, half, durable)
 
     with monkeypatch.context() as patch:
-        patch.setattr("simulations.results.replace_file", full)
-        patch.setattr("fl_privquant.flower.checkpoint.replace_file", full)
+        patch.setattr("simulations.runner.results.replace_file", full)
+        patch.setattr("fl_privquant.flower.server.checkpoint.replace_file", full)
         try:
             execute(config)
         except PrivQuantError as error:
@@ -185,9 +192,7 @@ def test_a_disk_that_fills_up_at_every_write(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kills", [{"instants": 8, "seed": 3}, {"stride": 3, "kills": 2}], ids=str)
-def test_a_budget_holds_whatever_is_killed(
-    kills: dict[str, int], tmp_path: Path, preloaded_small: Preloaded
-) -> None:
+def test_a_budget_holds_whatever_is_killed(kills: dict[str, int], tmp_path: Path) -> None:
     """Two rounds of 21 coordinates at epsilon 1 are allowed: killed runs may end earlier, never above.
 
     A run that is killed twice in its first round has spent its budget before any round was finished.
@@ -199,7 +204,7 @@ def test_a_budget_holds_whatever_is_killed(
         "privacy": {"budget": budget},
         "secagg": {"enabled": False},
     }
-    kill_runs(preloaded_small, tmp_path, config, **kills)
+    kill_runs(tmp_path, config, **kills)
     runs = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "warm"]
     rounds = set()
     for run in runs:

@@ -17,13 +17,12 @@ import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 import fl_privquant as pq
+from fl_privquant._files import remove_leftovers, replace_file
 from fl_privquant.accounting import Budget, Release, SpendingLedger
 from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
-from fl_privquant.files import remove_leftovers, replace_file
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger, ledger_path
+from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger, resolve_ledger_path
 from tests.flower.test_mod import DIMENSION, ask, in_two_processes, train
-from tests.preloaded import Preloaded
 
 RUN_IDS = itertools.count(1 << 42)
 
@@ -316,15 +315,15 @@ def test_the_state_adds_what_this_process_has_not_seen() -> None:
     assert rounds == [1, 2, 2, 3, 7]
 
 
-def answered(path: str, blob: bytes, count: int) -> int:
+def count_answers(path: str, blob: bytes, count: int) -> int:
     mod = PrivQuantMod(2.0, budget=5 * DIMENSION * 1.0, ledger_file=Path(path))
     contexts = (fresh(1) for _ in range(count))
     return sum(mod(ask(blob), context, train).has_content() for context in contexts)
 
 
-def test_processes_share_a_budget_by_its_file(tmp_path: Path, preloaded_small: Preloaded) -> None:
+def test_processes_share_a_budget_by_its_file(tmp_path: Path) -> None:
     blob = pq.design("one_bit", epsilon=1.0).to_bytes()
-    assert sum(in_two_processes(preloaded_small, answered, str(tmp_path / "ledger"), blob, 4)) == 5
+    assert sum(in_two_processes(count_answers, str(tmp_path / "ledger"), blob, 4)) == 5
 
 
 def node(**config: object) -> Context:
@@ -336,22 +335,22 @@ def test_a_supernode_keeps_budgets_in_a_file_by_default(
 ) -> None:
     app, partition = Path("app.jsonl"), {"partition-id": 3}
     # Not on a SuperNode: as the app says.
-    assert ledger_path(node(), None, limited=True, node_limited=True) is None
-    assert ledger_path(node(), app, limited=True, node_limited=False) == app
+    assert resolve_ledger_path(node(), None, limited=True, node_limited=True) is None
+    assert resolve_ledger_path(node(), app, limited=True, node_limited=False) == app
     monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-clientapp", "--insecure"])
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     folder = tmp_path / "privquant"
-    assert ledger_path(node(), None, limited=True, node_limited=False) == folder / "ledger.jsonl"
+    assert resolve_ledger_path(node(), None, limited=True, node_limited=False) == folder / "ledger.jsonl"
     default = folder / "ledger-partition-3.jsonl"
-    assert ledger_path(node(**partition), None, limited=True, node_limited=False) == default
-    assert ledger_path(node(**partition), None, limited=False, node_limited=False) is None
-    assert ledger_path(node(**partition), app, limited=True, node_limited=False) == app
+    assert resolve_ledger_path(node(**partition), None, limited=True, node_limited=False) == default
+    assert resolve_ledger_path(node(**partition), None, limited=False, node_limited=False) is None
+    assert resolve_ledger_path(node(**partition), app, limited=True, node_limited=False) == app
     # The app came from the server: it does not choose where the node's own budget is kept.
-    assert ledger_path(node(**partition), app, limited=True, node_limited=True) == default
+    assert resolve_ledger_path(node(**partition), app, limited=True, node_limited=True) == default
     named = {"privquant-ledger-file": str(tmp_path / "named")}
-    assert ledger_path(node(**named), app, limited=True, node_limited=True) == tmp_path / "named"
+    assert resolve_ledger_path(node(**named), app, limited=True, node_limited=True) == tmp_path / "named"
     with pytest.raises(pq.InvalidSpecError, match="privquant-ledger-file: 3 is not the name of a file"):
-        ledger_path(node(**{"privquant-ledger-file": 3}), app, limited=True, node_limited=True)
+        resolve_ledger_path(node(**{"privquant-ledger-file": 3}), app, limited=True, node_limited=True)
 
 
 def test_the_default_file_holds_a_budget_over_restarts(

@@ -13,23 +13,22 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fl_privquant.cohort import count_of
+from fl_privquant.cohort import count_clients
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import (
     ClientPolicy,
     ClientRound,
     GraphParameters,
     choose_parameters,
-    keys,
     security_failure,
-    shamir,
 )
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.graph import Graph
+from fl_privquant.secagg.crypto import keys, shamir
+from fl_privquant.secagg.crypto.sharing import derive_share
+from fl_privquant.secagg.graph.neighbors import Graph
+from fl_privquant.secagg.graph.roster_tree import merkle_root
 from fl_privquant.secagg.messages import Roster, SharedSeeds, SurvivorList, UnmaskRequest
-from fl_privquant.secagg.roster_tree import root_of
-from fl_privquant.secagg.sharing import derived_share
-from fl_privquant.secagg.transcript import graph_digest, listing_digest
+from fl_privquant.secagg.signed.transcript import graph_digest, listing_digest
 from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at, open_round, shown
 
@@ -50,7 +49,7 @@ def test_a_roster_of_three_out_of_twenty(signed: bool, claimed: int) -> None:
     roster = roster_of(round_)
     small = shown(roster, list(round_.inputs)[:3], round_.public_keys(), VICTIM)
     small = replace(small, num_clients=claimed, threshold=2)
-    with pytest.raises(SecureAggregationError, match=r"min_clients|neighbours among 20 clients|list of 3"):
+    with pytest.raises(SecureAggregationError, match=r"min_clients|neighbors among 20 clients|list of 3"):
         victim.share_keys(small.to_bytes())
 
 
@@ -63,7 +62,7 @@ def test_a_threshold_below_what_the_corrupt_clients_demand(
     round_ = at("share", num_clients, signed=signed)
     rosters = round_.server.rosters()
     roster = Roster.from_bytes(rosters[VICTIM])
-    assert not 2 * threshold > num_clients + count_of(0.1, num_clients)
+    assert not 2 * threshold > num_clients + count_clients(0.1, num_clients)
     with pytest.raises(SecureAggregationError, match="threshold"):
         round_.client(VICTIM).share_keys(replace(roster, threshold=threshold).to_bytes())
     assert round_.client(10).share_keys(rosters[10])
@@ -85,14 +84,14 @@ def test_the_graph_follows_from_all_keys() -> None:
     """Another key anywhere, threshold, number of witnesses or round: another graph altogether."""
     clients = list(range(5, 5 + 3 * 60, 3))
     leaves = [keys.digest(bytes([i])) for i in range(60)]
-    listing = listing_digest(clients, root_of(leaves))
+    listing = listing_digest(clients, merkle_root(leaves))
     graph, other = GraphParameters(60, 32, 17), GraphParameters(60, 32, 18)
     seeds = [
         graph_digest(bytes(32), graph, 19, listing),
         graph_digest(
-            bytes(32), graph, 19, listing_digest(clients, root_of([keys.digest(b"new"), *leaves[1:]]))
+            bytes(32), graph, 19, listing_digest(clients, merkle_root([keys.digest(b"new"), *leaves[1:]]))
         ),
-        graph_digest(bytes(32), graph, 19, listing_digest([4, *clients[1:]], root_of(leaves))),
+        graph_digest(bytes(32), graph, 19, listing_digest([4, *clients[1:]], merkle_root(leaves))),
         graph_digest(bytes(32), other, 19, listing),
         graph_digest(bytes(32), replace(graph, spread=True), 19, listing),
         graph_digest(bytes(32), graph, 20, listing),
@@ -104,7 +103,7 @@ def test_the_graph_follows_from_all_keys() -> None:
     assert len({frozenset(each.neighbors(5)) for each in graphs}) == 7
 
 
-def test_what_grinding_gains_is_paid_for_in_neighbours() -> None:
+def test_what_grinding_gains_is_paid_for_in_neighbors() -> None:
     odds = {"corrupt_fraction": 0.1, "dropout_fraction": 0.1, "signed": True}
     for num_clients in (34, 100, 150, 151, 300, 1000):
         assert security_failure(choose_parameters(num_clients, signed=True), **odds) <= 2.0**-40
@@ -178,13 +177,15 @@ def deals_wrongly(round_: Round, culprit: int, wrong: Collection[int]) -> None:
     def wire(kind: str, client: int, data: bytes) -> bytes:
         if kind != "SharedSeeds" or client != culprit:
             return data
-        message, corrected = SharedSeeds.from_bytes(data), round_.server._dealt._corrected(culprit)
+        message, corrected = SharedSeeds.from_bytes(data), round_.server._dealt._holders_to_correct(culprit)
         corrections = [
-            shamir.difference(correction, bytes([1, 0, 0, 0] * 10)) if holder in wrong else correction
+            shamir.subtract_shares(correction, bytes([1, 0, 0, 0] * 10)) if holder in wrong else correction
             for holder, correction in zip(corrected, message.corrections, strict=True)
         ]
         commitments = message.seed_commitment, message.wrapping_commitment
-        return round_.clients[culprit]._signed(SharedSeeds, *commitments, message.wrapped, tuple(corrections))
+        return round_.clients[culprit]._sign_message(
+            SharedSeeds, *commitments, message.sealed_roots, tuple(corrections)
+        )
 
     round_.wire = wire
 
@@ -203,7 +204,7 @@ def test_one_client_that_deals_garbage_ends_one_round_and_is_named(signed: bool,
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 8])
-def test_garbage_for_some_neighbours(signed: bool, count: int) -> None:
+def test_garbage_for_some_neighbors(signed: bool, count: int) -> None:
     """Up to half of the shares beyond the threshold are corrected; with more, the dealer is named."""
     round_ = open_round(20, signed=signed)
     clients = list(round_.inputs)
@@ -263,21 +264,21 @@ def test_keys_that_the_server_put_in_the_place_of_clients_keys_open_nothing() ->
     for i in round_.inputs.keys() - {VICTIM}:
         pair = keys.agree(private[i], public[i], own_key, victim._graph_digest)
         assert keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT) != victim._roots[i]
-        assert derived_share(pair, i, VICTIM) != victim._held[i]
+        assert derive_share(pair, i, VICTIM) != victim._held_shares[i]
         # With the identities of the two it would know both: the check above can fail.
-        identities = keys.identity_pairs(
+        identities = keys.derive_identity_pair_keys(
             round_.policies[i].identity, [round_.server._entries[VICTIM].identity]
         )
         pair = keys.agree(private[i], public[i], own_key, victim._graph_digest, *identities.values())
         assert keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT) == victim._roots[i]
-        assert derived_share(pair, i, VICTIM) == victim._held[i]
+        assert derive_share(pair, i, VICTIM) == victim._held_shares[i]
 
 
 def test_graph_parameters_that_a_client_accepts_are_never_weaker_than_computed() -> None:
     """Every threshold of every complete graph: accepted if and only if 2 t > n + C, and enough are left."""
     policy = ClientPolicy()
     for num_clients in range(3, 34):
-        corrupt, lost = count_of(0.1, num_clients), count_of(0.1, num_clients)
+        corrupt, lost = count_clients(0.1, num_clients), count_clients(0.1, num_clients)
         for threshold in range(1, num_clients + 1):
             good = 2 * threshold > num_clients + corrupt and num_clients - corrupt - lost >= 2
             try:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.clip import clip_l2
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.loss.secure_sum import NORM_ROUNDING
+from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
 
 DIMENSIONS = (1, 2, 7, 33, 1024, 1025)
 
@@ -27,14 +27,14 @@ DIMENSIONS = (1, 2, 7, 33, 1024, 1025)
 def encoded_vector(codec: UpdateCodec, vector: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """What the codec hands to the mechanism for this update."""
     kept: list[np.ndarray] = []
-    original = UpdateCodec._drawn
+    original = UpdateCodec._draw_output
 
     def keep(self, given, rng, threads):
         kept.append(np.array(given))
         return original(self, given, rng, threads)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UpdateCodec, "_drawn", keep)
+        patch.setattr(UpdateCodec, "_draw_output", keep)
         codec.encode({"x": vector}, pq.RandomStream.seeded(1))
     return kept[0]
 

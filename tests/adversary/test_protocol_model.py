@@ -25,17 +25,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.secagg import (
-    ClientPolicy,
-    ClientRound,
-    GraphParameters,
-    choose_parameters,
-    keys,
-    new_session,
-)
+from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters, draw_session
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answered import AnsweredStages
-from fl_privquant.secagg.graph import graph_of
+from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg.crypto import keys
+from fl_privquant.secagg.crypto.pair_keys import PairKeys
+from fl_privquant.secagg.crypto.sharing import derive_share
+from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.messages import (
     Confirmation,
     Invitation,
@@ -46,9 +42,7 @@ from fl_privquant.secagg.messages import (
     SurvivorList,
     UnmaskRequest,
 )
-from fl_privquant.secagg.pair_keys import PairKeys
-from fl_privquant.secagg.sharing import derived_share
-from fl_privquant.secagg.transcript import agreement_digest, masks_digest
+from fl_privquant.secagg.signed.transcript import agreement_digest, masks_digest
 from fl_privquant.secagg.wire import RoundId, Subset
 
 CLIENTS = (3, 10, 17, 24, 31, 38)
@@ -172,7 +166,7 @@ class World:
         return [
             group
             for group in self.openable()
-            if len(group) < self.policy.least_honest or len({self.context[i] for i in group}) > 1
+            if len(group) < self.policy.min_honest or len({self.context[i] for i in group}) > 1
         ]
 
 
@@ -192,7 +186,7 @@ class Server:
         )
         self.policies = {i: replace(base, identity=IDENTITIES[i]) for i in CLIENTS}
         self.world = World(base)
-        self.round_id = RoundId(new_session(), 1)
+        self.round_id = RoundId(draw_session(), 1)
         self.invitation = Invitation(self.round_id, 6, 1, 8, 3, True).to_bytes()
         self.digest = keys.digest(self.invitation)
         self.clients: dict[int, ClientRound] = {}
@@ -271,7 +265,7 @@ class Server:
         self.world.rosters[i] = entries
         self.world.graph[i] = self.clients[i]._graph_digest
         if self.plan.roster.startswith("invented") and i == A and self.reads(A, E):
-            # It knows the shares that it holds of the client: it can play all of its neighbours from here on.
+            # It knows the shares that it holds of the client: it can play all of its neighbors from here on.
             self.world.invented[A] = set(HONEST) - {A}
             self.world.masked_with[A], self.world.salt[A], self.world.context[A] = set(), b"", b""
 
@@ -279,13 +273,13 @@ class Server:
         """Whether the server derives the share of a client whose keys it invented, as the dealer does."""
         ends = [self.world.rosters[dealer][i] for i in (dealer, holder)]
         state = self.clients[dealer]
-        posing = keys.identity_pairs(SERVER_IDENTITY, [ends[0].identity])
+        posing = keys.derive_identity_pair_keys(SERVER_IDENTITY, [ends[0].identity])
         for identities in (b"", *posing.values()):
             pair = keys.agree(
                 INVENTED[holder], ends[1].public_key, ends[0].public_key, state._graph_digest, identities
             )
             # The dealer holds such a share of the holder, from the same pair secret.
-            if derived_share(pair, holder, dealer) == state._held[holder]:
+            if derive_share(pair, holder, dealer) == state._held_shares[holder]:
                 return True
         return False
 
@@ -297,11 +291,11 @@ class Server:
 
     def mask(self, i: int) -> None:
         client = self.clients[i]
-        everyone = Subset.of(client._everyone, client._everyone)
+        everyone = Subset.of(client._all_clients, client._all_clients)
         context = b"other" if self.plan.two_requests and i in (A, B) else b"asked"
         client.settle(MaskRequest(self.round_id, everyone).to_bytes(), context)
         self.world.context[i], self.world.salt[i] = context, client._masks_digest
-        self.world.masked_with[i] = set(client._held) - {i}
+        self.world.masked_with[i] = set(client._held_shares) - {i}
         client.mask([1])
 
     def told(self, i: int, swapped: bool) -> tuple[set[int], set[int]]:
@@ -327,7 +321,7 @@ class Server:
             members = set(self.world.rosters[i])
             survivors = tuple(sorted(members - self.told(i, swapped)[0]))
             agreement = agreement_digest(self.clients[i]._masks_digest, survivors)
-            named = Subset.of(survivors, self.clients[i]._everyone)
+            named = Subset.of(survivors, self.clients[i]._all_clients)
             signature = self.clients[i].confirm(SurvivorList(self.round_id, named).to_bytes())[-64:]
             signatures.setdefault(agreement, {})[i] = signature
             graphs[agreement] = self.clients[i]._graph_digest
@@ -341,11 +335,11 @@ class Server:
 
         def unmask(i: int) -> None:
             client = self.clients[i]
-            held = set(client._held)
+            held = set(client._held_shares)
             dead = self.told(i, swapped)[1] & held
             active = held - dead
-            places = graph_of(client._graph_digest, client._parameters).witnesses(self.plan.witnesses)
-            witnesses = [client._everyone[place] for place in sorted(places)]
+            places = cached_graph(client._graph_digest, client._parameters).witnesses(self.plan.witnesses)
+            witnesses = [client._all_clients[place] for place in sorted(places)]
             given = {j: mark for j, mark in signatures[client._agreement].items() if j in witnesses}
             if self.plan.strangers:
                 # Confirmations of others stand in the places of witnesses that did not confirm.
@@ -368,7 +362,7 @@ class Server:
 
 def restart() -> None:
     """Forget what a process remembers."""
-    client_module.answered = AnsweredStages()
+    client_module.answered_stages = AnsweredStages()
 
 
 INVENTED: dict[int, bytearray] = {}
@@ -411,7 +405,7 @@ class Forgetful(AnsweredStages):
 
 
 def in_memory(folder: Path) -> AnsweredStages:
-    return client_module.answered
+    return client_module.answered_stages
 
 
 def without_context(graph: bytes, members: tuple[int, ...], context: bytes) -> bytes:
@@ -438,7 +432,7 @@ def any_witness(
     policy: ClientPolicy, num_clients: int, num_witnesses: int, told: bytes, confirmations: list[Confirmation]
 ) -> None:
     signed = [
-        any(policy.vouches(replace(each, client_id=client), told) for client in CLIENTS)
+        any(policy.is_signed_by_sender(replace(each, client_id=client), told) for client in CLIENTS)
         for each in confirmations
     ]
     if sum(signed) < policy.quorum(num_clients, num_witnesses):
@@ -451,7 +445,11 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "fewest survivors": (ClientPolicy, "check_survivors", unchecked),
     "quorum of confirmations": (ClientPolicy, "check_quorum", unchecked),
     "size of the quorum": (ClientPolicy, "quorum", lambda policy, num_clients, num_witnesses: 2),
-    "signatures of confirmations": (ClientPolicy, "vouches", lambda policy, message, digest: True),
+    "signatures of confirmations": (
+        ClientPolicy,
+        "is_signed_by_sender",
+        lambda policy, message, digest: True,
+    ),
     "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
     "known identities": (ClientPolicy, "identity_of", any_identity),
     "channels of identities": (PairKeys, "of", lambda pair_keys, identity, peers: {}),
@@ -495,7 +493,7 @@ def test_a_client_without_one_check_is_caught(name: str, monkeypatch: pytest.Mon
     if name == "graph and threshold":
         # The parameters refuse a threshold of half of the holders by themselves.
         monkeypatch.setattr(GraphParameters, "__post_init__", unchecked)
-    # In another order than their own: plans that catch a client are neighbours there, and may all come last.
+    # In another order than their own: plans that catch a client are neighbors there, and may all come last.
     telling, games = (list(itertools.product(plans, (1 / 6, 2 / 6))) for plans in ([TELLING[name]], PLANS))
     random.Random(0).shuffle(games)
     # Who witnesses is drawn anew in each game. A client that answers every copy is caught in one of all games

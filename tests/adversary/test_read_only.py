@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import pytest
 
-from fl_privquant.compiled import compiled
+from fl_privquant._compiled import compile_loop
 
 
 def from_a_read_only_folder() -> Callable[[int], int]:
@@ -26,4 +26,4 @@ def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.Monkey
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     with pytest.raises(RuntimeError, match="cannot cache function"):
         numba.njit(cache=True)(from_a_read_only_folder())
-    assert compiled(from_a_read_only_folder())(21) == 42
+    assert compile_loop(from_a_read_only_folder())(21) == 42

@@ -21,11 +21,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower.client_ledger import ClientLedger
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import Reply, Request
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.protocol import Reply, Request
+from fl_privquant.flower.client.ledger import ClientLedger
 from fl_privquant.packing.pack import unpack_indices
 
 FEATURES = 8
@@ -50,7 +50,7 @@ def ask(arrays: dict[str, np.ndarray], mechanism: pq.Mechanism, number: int, **c
     config = ConfigRecord({"server-round": number})
     request_of(mechanism, number, changes).write(config)
     record = ArrayRecord({name: Array(np.asarray(each)) for name, each in arrays.items()})
-    with server_identity(1):
+    with use_server_identity(1):
         return Message(RecordDict({"arrays": record, "config": config}), 7, "train")
 
 
@@ -188,7 +188,7 @@ HOSTILE_DATA: dict[str, App] = {
     "raises an error of this package": fails(pq.BudgetExhaustedError("x[3] = 0.7")),
     "runs out of memory": fails(MemoryError("0.7")),
     "ends its process": fails(SystemExit("0.7")),
-    "is cancelled": fails(asyncio.CancelledError("0.7")),
+    "is canceled": fails(asyncio.CancelledError("0.7")),
     "panics": fails(Panic("0.7")),
     "replies with an error": with_error,
     "replies with nothing": returns(None),
@@ -272,7 +272,9 @@ def test_an_interrupt_by_the_owner_is_not_caught(mechanism: pq.Mechanism) -> Non
     assert len(ClientLedger(context)) == 1
 
 
-def test_zeros_and_updates_are_as_hard_to_tell_apart_as_the_law_says(mechanism: pq.Mechanism) -> None:
+def test_zeros_and_updates_are_as_hard_to_tell_apart_as_the_distribution_says(
+    mechanism: pq.Mechanism,
+) -> None:
     """Frequencies of codes of a failed and of a moved client differ by the certified ratio at most."""
     size = 20_000
 

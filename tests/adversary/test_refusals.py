@@ -10,10 +10,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.secure_mod import ADVERTISE, protocol_content
-from fl_privquant.secagg import ClientPolicy, RoundConfig, ServerRound, new_session
+from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower.client.masking import ADVERTISE, protocol_content
+from fl_privquant.secagg import ClientPolicy, RoundConfig, ServerRound, draw_session
 from tests.flower.test_mod import RUN_IDS, ask, never, train
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
@@ -66,10 +66,10 @@ def test_a_server_does_not_learn_limits_or_files(mod: PrivQuantMod, context: Con
 def test_a_server_does_not_learn_policies_or_names_of_key_files(
     policy: ClientPolicy, context: Context
 ) -> None:
-    invitation = ServerRound(RoundConfig(new_session(), 1, 5, 8, 7), range(1, 11)).invitation()
-    with server_identity(1):
+    invitation = ServerRound(RoundConfig(draw_session(), 1, 5, 8, 7), range(1, 11)).invitation()
+    with use_server_identity(1):
         message = Message(protocol_content(invitation, ADVERTISE), 7, "train")
-    told(SecureAggregationMod(policy)(message, context, never))
+    told(PrivQuantMod(1.0, secure_aggregation=policy)(message, context, never))
 
 
 def test_what_is_wrong_with_the_message_itself_is_said() -> None:

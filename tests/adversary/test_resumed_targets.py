@@ -18,11 +18,10 @@ from fl_privquant.flower import (
     CheckpointStrategy,
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     StoppedResult,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.engines.engine import GridWrapper
+from fl_privquant.flower._messages.grids import GridWrapper
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import client_app, fedavg
 
 CLIENTS, DIMENSION, ROUNDS = 25, 60, 3
@@ -69,7 +68,7 @@ def run(path: Path, epsilon: float, rounds: int, planned_rounds: int, **kill: An
         used = KillingGrid(grid, **kill) if kill else grid
         outcome.append(CheckpointStrategy(private, path).start(used, model, num_rounds=rounds))
 
-    mods = [SecureAggregationMod(), PrivQuantMod(max_epsilon=float("inf"), max_delta=1e-3)]
+    mods = [PrivQuantMod(max_epsilon=float("inf"), max_delta=1e-3, secure_aggregation=True)]
     client = client_app(mods, lost_when=lambda partition, number: partition < LOST.get(number, 0))
     InlineEngine(threads=3).run(server, client, Federation(CLIENTS))
     return outcome[0], private

@@ -1,4 +1,4 @@
-"""Attacks on the short roster of signed rounds: clients see all ids, but only their neighbours' keys.
+"""Attacks on the short roster of signed rounds: clients see all ids, but only their neighbors' keys.
 
 What a client no longer sees are the keys of others. So a server tries other trees, paths and lists, shows
 keys otherwise than they are in the tree, and shows two trees to two groups of clients.
@@ -16,12 +16,18 @@ from scipy import stats
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import unpack_codes
-from fl_privquant.secagg import GraphParameters, keys
-from fl_privquant.secagg.graph import Graph
-from fl_privquant.secagg.masks import apply_masks
+from fl_privquant.secagg import GraphParameters
+from fl_privquant.secagg.crypto import keys
+from fl_privquant.secagg.crypto.masks import apply_masks
+from fl_privquant.secagg.graph.neighbors import Graph
+from fl_privquant.secagg.graph.roster_tree import (
+    merkle_levels,
+    merkle_path,
+    merkle_root,
+    merkle_root_from_path,
+)
 from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster
-from fl_privquant.secagg.roster_tree import levels_of, path_of, root_from, root_of
-from fl_privquant.secagg.transcript import graph_digest, listing_digest
+from fl_privquant.secagg.signed.transcript import graph_digest, listing_digest
 from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at
 
@@ -82,7 +88,7 @@ def test_split_views_have_no_mask_in_common(change: str) -> None:
     for i in EVERYONE:
         if i != VICTIM:
             assert round_.server.receive(i, round_.clients[i].share_keys(told[i].to_bytes()))
-    # The client draws another graph; whose keys the server shows for the neighbours there does not matter.
+    # The client draws another graph; whose keys the server shows for the neighbors there does not matter.
     client = round_.client(VICTIM)
     shares = client.share_keys(roster.to_bytes())
     assert client._graph_digest != round_.server._graph_digest
@@ -94,7 +100,7 @@ def test_split_views_have_no_mask_in_common(change: str) -> None:
 
 @pytest.mark.parametrize("shown_otherwise", [False, True])
 def test_a_key_that_is_shown_otherwise_than_in_the_tree_opens_nothing(shown_otherwise: bool) -> None:
-    """The victim gets the right path, and for an honest neighbour a key that the server invented.
+    """The victim gets the right path, and for an honest neighbor a key that the server invented.
 
     All clients have the same digest and mask, and the server is given every self mask. The two clients have
     different masks in common, which the server does not know: no sum with either of them opens.
@@ -138,43 +144,43 @@ def test_a_client_with_another_list_is_told_names_and_identities_in_full(num_cli
     assert set(result.survivors) == set(round_.inputs)
     np.testing.assert_array_equal(result.total, round_.expected(round_.inputs))
     sizes = {i: len(data) for i, data in round_.sent["Roster"].items()}
-    neighbours = len(round_.server._graph[VICTIM])
-    assert sizes[VICTIM] - max(sizes[i] for i in sizes if i != VICTIM) > 32 * neighbours
+    neighbors = len(round_.server._graph[VICTIM])
+    assert sizes[VICTIM] - max(sizes[i] for i in sizes if i != VICTIM) > 32 * neighbors
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 47, 500])
 def test_a_path_proves_one_leaf_at_one_place(size: int) -> None:
     leaves = [keys.digest(i.to_bytes(8, "little")) for i in range(size)]
-    levels = levels_of(leaves)
-    assert levels[-1] == [root_of(leaves)]
+    levels = merkle_levels(leaves)
+    assert levels[-1] == [merkle_root(leaves)]
     for place in {0, size // 2, size - 1}:
-        path = path_of(levels, place)
+        path = merkle_path(levels, place)
         assert len(path) <= math.ceil(math.log2(size)) if size > 1 else not path
-        assert root_from(leaves[place], place, size, path) == root_of(leaves)
-        assert root_from(bytes(32), place, size, path) != root_of(leaves)
+        assert merkle_root_from_path(leaves[place], place, size, path) == merkle_root(leaves)
+        assert merkle_root_from_path(bytes(32), place, size, path) != merkle_root(leaves)
         for other in range(min(size, 9)):
             if other != place:
                 try:
-                    found = root_from(leaves[place], other, size, path)
+                    found = merkle_root_from_path(leaves[place], other, size, path)
                 except SecureAggregationError:
                     continue
-                assert found != root_of(leaves)
+                assert found != merkle_root(leaves)
 
 
 def test_trees_of_different_leaves_have_different_roots() -> None:
     """Of another number, in another order, or with one of them twice."""
     leaves = [bytes([i]) * 32 for i in range(6)]
-    roots = {root_of(leaves[:size]) for size in range(1, 7)}
-    roots |= {root_of([*leaves[:4], leaves[5], leaves[4]]), root_of([*leaves[:5], leaves[4]])}
+    roots = {merkle_root(leaves[:size]) for size in range(1, 7)}
+    roots |= {merkle_root([*leaves[:4], leaves[5], leaves[4]]), merkle_root([*leaves[:5], leaves[4]])}
     assert len(roots) == 8
 
 
 @pytest.mark.parametrize("spread", [False, True])
 def test_grinding_gains_what_luck_gains_and_no_more(spread: bool) -> None:
-    """A server tries keys of its corrupt clients: corrupt neighbours of a client are distributed as computed.
+    """A server tries keys of its corrupt clients: corrupt neighbors of a client are distributed as computed.
 
     3000 trees that differ in one corrupt key only, each with its graph, of 60 clients of which 12 are
-    corrupt: the chi-square test of the number of corrupt neighbours has odds of 10^-6 of failing by chance.
+    corrupt: the chi-square test of the number of corrupt neighbors has odds of 10^-6 of failing by chance.
     In the negative control the server chooses the seed itself, and takes the best of ten.
     """
     n, k, corrupt = 60, 12, set(range(12))
@@ -185,7 +191,7 @@ def test_grinding_gains_what_luck_gains_and_no_more(spread: bool) -> None:
         counts = []
         for _ in range(tries):
             leaves[0] = rng.bytes(32)
-            seed = graph_digest(bytes(32), graph, 5, listing_digest(range(n), root_of(leaves)))
+            seed = graph_digest(bytes(32), graph, 5, listing_digest(range(n), merkle_root(leaves)))
             counts.append(len(corrupt & set(Graph(seed, graph).neighbors(n - 1))))
         return max(counts)
 
@@ -203,13 +209,13 @@ def test_grinding_gains_what_luck_gains_and_no_more(spread: bool) -> None:
 
 
 def _distinct_odds(n: int, marked: int, k: int) -> np.ndarray:
-    """Different marked neighbours in k / 2 cycles, by enumeration of what each cycle adds."""
+    """Different marked neighbors in k / 2 cycles, by enumeration of what each cycle adds."""
     odds = np.zeros(k + 1)
     odds[0] = 1.0
     for _ in range(k // 2):
         after = np.zeros(k + 1)
         for x, p in enumerate(odds[: k - 1]):
-            law = stats.hypergeom(n - 1, marked - x, 2)
-            after[x : x + 3] += p * law.pmf([0, 1, 2])
+            distribution = stats.hypergeom(n - 1, marked - x, 2)
+            after[x : x + 3] += p * distribution.pmf([0, 1, 2])
         odds = after
     return odds

@@ -1,7 +1,8 @@
 """An adversary who chooses all inputs of runs with rounded shares: stated losses against exact ones.
 
 It chooses the fractional parts of all inputs, and how one client's update moves in each coordinate and round.
-The laws of sums are computed from the law of a code alone, and know nothing of the lemma or of normal pairs.
+The distributions of sums are computed from the distribution of a code alone, and know nothing of the lemma or
+of normal pairs.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import numpy as np
 import pytest
 from scipy.special import erfc
 
-from fl_privquant.array_types import Floats
-from fl_privquant.loss.compose import Part, composed_epsilon
-from fl_privquant.loss.rounded_shares import RoundedShares
+from fl_privquant._array_types import Floats
+from fl_privquant.privacy_loss.additive.rounded_gaussian import RoundedShares
+from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
 
 DELTAS = (1e-2, 1e-4, 1e-8)
 
 
-def law_of_sum(inputs: Floats, deviation: float, reach: int) -> Floats:
-    """The law of the sum of floor(x + g + 1/2), from -reach to reach for each client."""
+def distribution_of_sum(inputs: Floats, deviation: float, reach: int) -> Floats:
+    """The distribution of the sum of floor(x + g + 1/2), from -reach to reach for each client."""
     edges = (np.arange(-reach, reach + 2) - 0.5 - inputs[:, None]) / (math.sqrt(2.0) * deviation)
     # Differences of tails are taken on the side where they are small.
     low, high = edges[:, :-1], edges[:, 1:]
     codes = 0.5 * np.where(low > 0.0, erfc(low) - erfc(high), erfc(-high) - erfc(-low))
     total = np.ones(1)
-    for law in codes:
-        total = np.convolve(total, law)
+    for distribution in codes:
+        total = np.convolve(total, distribution)
     return total
 
 
@@ -61,7 +62,7 @@ def total_loss(pairs: list[tuple[Floats, Floats]], step: float) -> tuple[Floats,
     return (first + np.arange(total.size)) * step, total
 
 
-def used_share(generator: np.random.Generator, h: int, deviation: float) -> tuple[float, ...]:
+def used_fraction(generator: np.random.Generator, h: int, deviation: float) -> tuple[float, ...]:
     """The exact delta of a random run at the stated epsilon, over the stated delta: the most, by count."""
     dimension, rounds = generator.integers(1, 4, 2).tolist()
     distance = 10.0 ** generator.uniform(-1.0, 0.5) * deviation * math.sqrt(h)
@@ -70,15 +71,17 @@ def used_share(generator: np.random.Generator, h: int, deviation: float) -> tupl
     for _ in range(rounds):
         for move in chosen_moves(generator, distance, dimension):
             inputs, half = chosen_inputs(generator, h), np.eye(h)[0] * move / 2.0
-            laws = [law_of_sum(inputs + side * half, deviation, reach) for side in (1.0, -1.0)]
-            pairs.append((laws[0], laws[1]))
+            distributions = [
+                distribution_of_sum(inputs + side * half, deviation, reach) for side in (1.0, -1.0)
+            ]
+            pairs.append((distributions[0], distributions[1]))
     step = 1e-3 * max(1.0, distance**2 * rounds / (deviation**2 * h))
     totals = [total_loss(order, step) for order in (pairs, [(two, one) for one, two in pairs])]
     used = []
     for named in RoundedShares(h, deviation).losses(distance, dimension):
         used.append(0.0)
         for delta in DELTAS:
-            stated = composed_epsilon([Part(named.loss, rounds)], delta).epsilon
+            stated = compose_epsilon([Part(named.loss, rounds)], delta).epsilon
             for losses, masses in totals:
                 beyond = losses > stated
                 exact = float(masses[beyond] @ -np.expm1(stated - losses[beyond]))
@@ -90,7 +93,7 @@ def used_share(generator: np.random.Generator, h: int, deviation: float) -> tupl
 @pytest.mark.parametrize("h", range(2, 7))
 def test_no_run_of_chosen_inputs_exceeds_its_stated_loss(h: int, deviation: float) -> None:
     generator = np.random.default_rng(h)
-    simple, refined = np.max([used_share(generator, h, deviation) for _ in range(15)], axis=0)
+    simple, refined = np.max([used_fraction(generator, h, deviation) for _ in range(15)], axis=0)
     assert simple <= 1.0 + 1e-9
     assert refined <= 1.0 + 1e-9
     # Not by luck: little is left, unless the fractional parts show something.

@@ -1,7 +1,7 @@
 """A server that knows everything but one client's update, and tests real sums of rounded codes for it.
 
 It knows the other clients' inputs, has chosen them, and takes the best test there is: the likelihood ratio of
-the sum's exact law. What it achieves on sums of the real encoder must stay below the stated epsilon.
+the sum's exact distribution. What it achieves on sums of the real encoder must stay below the stated epsilon.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import beta
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, Release, View
-from fl_privquant.mechanisms.rounded_gaussian import RoundedGaussianMechanism
+from fl_privquant.accounting import Accountant, Release, UpdateNorms, View
+from fl_privquant.mechanisms.additive.rounded_gaussian import RoundedGaussianMechanism
 
 HONEST, DIMENSION, RUNS = 4, 6, 60_000
 DELTA = 1e-2
@@ -46,8 +46,8 @@ def sums(mechanism: RoundedGaussianMechanism, world: np.ndarray, seed: int) -> n
     return total & ((1 << mechanism.wrap_bits) - 1)
 
 
-def log_laws(mechanism: RoundedGaussianMechanism, world: np.ndarray) -> np.ndarray:
-    """(DIMENSION, 2^wrap_bits) logarithms of the exact law of each coordinate of the sum."""
+def log_distributions(mechanism: RoundedGaussianMechanism, world: np.ndarray) -> np.ndarray:
+    """(DIMENSION, 2^wrap_bits) logarithms of the exact distribution of each coordinate of the sum."""
     transforms = np.fft.fft(np.array([mechanism.pmf(update) for update in world]), axis=2)
     return np.log(np.maximum(np.fft.ifft(transforms.prod(axis=0), axis=1).real, 1e-15))
 
@@ -55,7 +55,7 @@ def log_laws(mechanism: RoundedGaussianMechanism, world: np.ndarray) -> np.ndarr
 def attacked(encoder: RoundedGaussianMechanism, kind: str) -> float:
     """A lower bound of epsilon, by the best of the likelihood-ratio tests, chosen on half of the runs."""
     worlds = inputs(kind)
-    ratio = np.subtract(*(log_laws(encoder, world) for world in worlds))
+    ratio = np.subtract(*(log_distributions(encoder, world) for world in worlds))
     scores = [
         ratio[np.arange(DIMENSION), sums(encoder, world, 11 + i)].sum(axis=1)
         for i, world in enumerate(worlds)
@@ -74,7 +74,7 @@ def attacked(encoder: RoundedGaussianMechanism, kind: str) -> float:
 
 
 def stated(mechanism: RoundedGaussianMechanism) -> float:
-    release = Release(mechanism, DIMENSION, View.aggregate(HONEST), norms=Norms(l2=1.0))
+    release = Release(mechanism, DIMENSION, View.aggregate(HONEST), norms=UpdateNorms(l2=1.0))
     return Accountant({release: 1}).statement(DELTA).epsilon
 
 

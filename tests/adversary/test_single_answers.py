@@ -12,12 +12,11 @@ import pytest
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answered import AnsweredFolder, AnsweredStages
+from fl_privquant.secagg.answer_log import AnsweredFolder, AnsweredStages
+from fl_privquant.secagg.graph.parameters import hypergeometric_tail
 from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
-from fl_privquant.secagg.parameters import hypergeometric_tail
 from fl_privquant.secagg.wire import Subset
 from tests.flower.test_mod import in_two_processes
-from tests.preloaded import Preloaded
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3
@@ -85,8 +84,8 @@ def claims(folder: str, count: int) -> int:
     return sum(record.claim(b"session", VICTIM, 1, stage) for stage in range(count))
 
 
-def test_two_processes_answer_each_stage_once(tmp_path: Path, preloaded_small: Preloaded) -> None:
-    first, second = in_two_processes(preloaded_small, claims, str(tmp_path / "answered"), 200)
+def test_two_processes_answer_each_stage_once(tmp_path: Path) -> None:
+    first, second = in_two_processes(claims, str(tmp_path / "answered"), 200)
     # A process that is late may find that the other one has gone on to later stages.
     assert 0 < first + second <= 200
     assert claims(str(tmp_path / "answered"), 200) == 0
@@ -99,7 +98,7 @@ def test_a_new_process_with_an_old_state_is_refused(tmp_path: Path, monkeypatch:
         request, stored = round_.server.survivor_lists()[VICTIM], round_.clients[VICTIM].to_bytes()
         policy = replace(round_.policies[VICTIM], answered_folder=folder)
         assert ClientRound.from_bytes(stored, policy).confirm(request)
-        monkeypatch.setattr(client_module, "answered", AnsweredStages())
+        monkeypatch.setattr(client_module, "answered_stages", AnsweredStages())
         restarted = ClientRound.from_bytes(stored, policy)
         if refused:
             with pytest.raises(SecureAggregationError, match="answers each stage once"):
@@ -144,7 +143,7 @@ def test_signed_rounds_withstand_two_lists_by_their_threshold() -> None:
     for n in (34, 40, 60, 100, 150, 300):
         graph, corrupt = choose_parameters(n, signed=True), math.ceil(n / 10)
         others = graph.num_neighbors
-        # The most corrupt neighbours with odds above 2^-80, all clients and tries of a server counted.
+        # The most corrupt neighbors with odds above 2^-80, all clients and tries of a server counted.
         tail = hypergeometric_tail(n - 1, corrupt, others)
         likely = max(x for x in range(others + 1) if (n - corrupt) * tail[x] > 2.0**-80)
         assert 2 * graph.threshold > others + 1 + likely

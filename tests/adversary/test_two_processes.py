@@ -19,10 +19,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.files import LockedError, held
+from fl_privquant._files import LockedError, file_lock
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
-from fl_privquant.flower.engines import Federation, InlineEngine
-from tests.preloaded import Preloaded
+from fl_privquant.flower.simulation import Federation, InlineEngine
 
 ROOT = Path(__file__).parents[2]
 SIZE = "federation.num_clients=5", "federation.rounds=40", "task=mean", "task.dimension=3000"
@@ -41,15 +40,18 @@ def wait_for(path: Path, pattern: str) -> Path:
     raise TimeoutError(pattern)
 
 
-def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(
-    tmp_path: Path, preloaded: Preloaded
-) -> None:
-    first, pid = preloaded.start(*simulation(tmp_path), folder=ROOT)
+def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(tmp_path: Path) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-m", *simulation(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait_for(tmp_path, "default/*/run.checkpoint")
-        os.kill(pid, signal.SIGSTOP)  # it holds the run, however long the second one takes to start
+        first.send_signal(signal.SIGSTOP)  # it holds the run, however long the second one takes to start
         second = subprocess.run(
-            [preloaded.python, "-m", *simulation(tmp_path)],
+            [sys.executable, "-m", *simulation(tmp_path)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -57,13 +59,13 @@ def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(
             timeout=200,
         )
         assert second.returncode == 2
-        assert f"is in use by process {pid} on " in second.stderr
+        assert f"is in use by process {first.pid} on " in second.stderr
         assert "Traceback" not in second.stderr
     finally:
-        os.kill(pid, signal.SIGKILL)
+        first.kill()
         first.wait()
     third = subprocess.run(
-        [preloaded.python, "-m", *simulation(tmp_path)],
+        [sys.executable, "-m", *simulation(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -90,7 +92,7 @@ class Programs:
 
     def run(self, rounds: int, wait: bool = False) -> PrivQuantStrategy:
         mechanism = pq.design("one_bit", epsilon=1.0)
-        private = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism=mechanism, clip=0.1)
+        private = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), pq.Encoding(mechanism, clip=0.1))
         client, server = ClientApp(), ServerApp()
 
         @client.train(mods=[PrivQuantMod(max_epsilon=1.0)])
@@ -132,12 +134,16 @@ def test_an_error_frees_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
 
     def fail() -> None:
-        with held(lock, "it"):
+        with file_lock(lock, "it"):
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    with held(lock, "it"), pytest.raises(LockedError, match="it is in use by process"), held(lock, "it"):
+    with (
+        file_lock(lock, "it"),
+        pytest.raises(LockedError, match="it is in use by process"),
+        file_lock(lock, "it"),
+    ):
         pass
     assert not lock.exists()
 
@@ -145,27 +151,27 @@ def test_an_error_frees_the_lock(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = pytest.raises(LockedError, match=r"it cannot be locked \(.*\).*can be written")
-    with refused, held(tmp_path / "file" / "lock", "it"):
+    with refused, file_lock(tmp_path / "file" / "lock", "it"):
         pass
     # A link is not followed: what it leads to stays as it is.
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "link").symlink_to(tmp_path / "precious")
-    with refused, held(tmp_path / "link", "it"):
+    with refused, file_lock(tmp_path / "link", "it"):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
     (tmp_path / "damaged").write_text('{"pid": ')
-    with held(tmp_path / "damaged", "it"):
+    with file_lock(tmp_path / "damaged", "it"):
         pass
 
 
 _COUNTING = """
 import sys, time
 from pathlib import Path
-from fl_privquant.files import LockedError, held
+from fl_privquant._files import LockedError, file_lock
 folder, done = Path(sys.argv[1]), 0
 while done < 60:
     try:
-        with held(folder / "lock", "count"):
+        with file_lock(folder / "lock", "count"):
             count = folder / "count"
             before = int(count.read_text())
             time.sleep(0.0005)

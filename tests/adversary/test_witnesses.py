@@ -14,11 +14,11 @@ import pytest
 from scipy import stats
 
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.secagg import keys
-from fl_privquant.secagg.graph import graph_of
+from fl_privquant.secagg.crypto import keys
+from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.messages import Confirmation, MaskRequest, Roster, SurvivorList, UnmaskRequest
+from fl_privquant.secagg.signed.witnesses import min_witnesses, quorum_size
 from fl_privquant.secagg.wire import Subset
-from fl_privquant.secagg.witnesses import quorum_of, witnesses_needed
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round, shown
 
 NUM_CLIENTS = 20
@@ -40,7 +40,7 @@ def confirmation(round_: Round, client: int, agreement: bytes) -> bytes:
     return keys.sign(identity, round_.server._graph_digest, body)
 
 
-def asked(round_: Round, survivors: Collection[int], signatures: dict[int, bytes]) -> bytes:
+def make_unmask_request(round_: Round, survivors: Collection[int], signatures: dict[int, bytes]) -> bytes:
     everyone, witnesses = sorted(round_.inputs), round_.server._witnesses
     return UnmaskRequest(
         round_.server._round_id,
@@ -54,11 +54,11 @@ def test_two_quorums_share_an_honest_client_and_lost_clients_leave_one() -> None
     for num_clients in (2, 3, 4, 7, 12, 20, 33, 59):
         for corrupt in range(num_clients):
             for witnesses in range(num_clients + 1):
-                quorum = quorum_of(num_clients, witnesses, corrupt, 0.0)
+                quorum = quorum_size(num_clients, witnesses, corrupt, 0.0)
                 assert 2 * quorum - witnesses > min(corrupt, witnesses)
             for lost in range((num_clients - corrupt) // 2):
-                witnesses = witnesses_needed(num_clients, corrupt, lost, 0.0, 0.0)
-                assert witnesses - lost >= quorum_of(num_clients, witnesses, corrupt, 0.0)
+                witnesses = min_witnesses(num_clients, corrupt, lost, 0.0, 0.0)
+                assert witnesses - lost >= quorum_size(num_clients, witnesses, corrupt, 0.0)
                 assert witnesses == corrupt + 2 * lost + 1
 
 
@@ -66,16 +66,16 @@ def test_two_quorums_share_an_honest_client_and_lost_clients_leave_one() -> None
 def test_the_odds_that_two_quorums_share_corrupt_witnesses_only(num_clients: int) -> None:
     """After 2^40 tries at most 2^-41; with one confirmation less it is more: against scipy."""
     corrupt, tries = num_clients // 10, 2.0**40
-    witnesses = witnesses_needed(num_clients, corrupt, corrupt, 2.0**-41, 2.0**-21)
-    quorum = quorum_of(num_clients, witnesses, corrupt, 2.0**-41)
-    law = stats.hypergeom(num_clients, corrupt, witnesses)
-    assert tries * law.sf(2 * quorum - witnesses - 1) <= 2.0**-41
-    assert tries * law.sf(2 * (quorum - 1) - witnesses - 1) > 2.0**-41
-    assert law.sf(witnesses - quorum) <= 2.0**-21
+    witnesses = min_witnesses(num_clients, corrupt, corrupt, 2.0**-41, 2.0**-21)
+    quorum = quorum_size(num_clients, witnesses, corrupt, 2.0**-41)
+    distribution = stats.hypergeom(num_clients, corrupt, witnesses)
+    assert tries * distribution.sf(2 * quorum - witnesses - 1) <= 2.0**-41
+    assert tries * distribution.sf(2 * (quorum - 1) - witnesses - 1) > 2.0**-41
+    assert distribution.sf(witnesses - quorum) <= 2.0**-21
 
 
 @pytest.mark.parametrize("honest_in_first", range(6))
-def test_of_two_lists_at_most_one_is_opened(honest_in_first: int) -> None:
+def test_of_two_lists_at_max_one_is_opened(honest_in_first: int) -> None:
     """Two corrupt witnesses sign both lists; the five honest ones are told one or the other."""
     round_ = confirming()
     witnesses, survivors = sorted(round_.server._witnesses), tuple(round_.inputs)
@@ -97,7 +97,7 @@ def test_of_two_lists_at_most_one_is_opened(honest_in_first: int) -> None:
         signatures = {j: mark for j, mark in given[side].items() if j in witnesses}
         signatures |= {j: confirmation(round_, j, agreement) for j in corrupt}
         try:
-            round_.clients[i].unmask(asked(round_, lists[side], signatures))
+            round_.clients[i].unmask(make_unmask_request(round_, lists[side], signatures))
         except SecureAggregationError as error:
             refusals.add(str(error)[2:].split(" that")[0])
         else:
@@ -117,7 +117,7 @@ def test_confirmations_that_do_not_count(change: str) -> None:
     server, policies = round_.server, round_.policies
     victim = next(i for i in round_.inputs if i not in server._witnesses)
     request = UnmaskRequest.from_bytes(server.unmask_requests()[victim])
-    signers = request.signers.among(server._witnesses)
+    signers = request.signers.select_from(server._witnesses)
     given = dict(zip(signers, request.signatures, strict=True))
     one, other, *_ = signers
     agreement = round_.clients[victim]._agreement
@@ -139,7 +139,9 @@ def test_confirmations_that_do_not_count(change: str) -> None:
         body = Confirmation(server._round_id, one, b"", agreement).body()
         given[one] = keys.sign(policies[one].identity, server._digest, body)
     with pytest.raises(SecureAggregationError, match="did not sign the list"):
-        round_.clients[victim].unmask(asked(round_, request.active.among(sorted(round_.inputs)), given))
+        round_.clients[victim].unmask(
+            make_unmask_request(round_, request.active.select_from(sorted(round_.inputs)), given)
+        )
 
 
 @pytest.mark.parametrize("told", [0, 1, 6, 20])
@@ -165,7 +167,7 @@ def test_a_server_that_tells_one_client_of_other_witnesses(told: int) -> None:
     state.settle(MaskRequest(round_.server._round_id, told_all).to_bytes(), CONTEXT)
     state.mask(round_.inputs[victim])
     state.confirm(SurvivorList(round_.server._round_id, told_all).to_bytes())
-    graph = graph_of(state._graph_digest, state._parameters)
+    graph = cached_graph(state._graph_digest, state._parameters)
     witnesses = [everyone[place] for place in sorted(graph.witnesses(told))]
     signatures = tuple(confirmation(round_, i, state._agreement) for i in witnesses)
     named = Subset(len(witnesses), tuple(range(len(witnesses))))
@@ -227,7 +229,7 @@ def test_two_lists_of_clients_do_not_set_honest_clients_apart() -> None:
     everyone = MaskRequest(round_.server._round_id, Subset.of(clients, clients)).to_bytes()
     for i in clients[2:5]:
         round_.clients[i].settle(everyone, CONTEXT)
-        assert set(round_.clients[i]._held) == set(clients)
+        assert set(round_.clients[i]._held_shares) == set(clients)
         assert all(round_.clients[i]._roots[j] != round_.clients[j]._roots[i] for j in second)
         assert all(round_.clients[i]._roots[j] == round_.clients[j]._roots[i] for j in clients[6:12])
 

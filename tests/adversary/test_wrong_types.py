@@ -13,9 +13,9 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant import accounting, flower, secagg
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import engines
+from fl_privquant.flower import simulation
 
 BAD = ("x", None, [1], {}, True, 1j, b"x", 10**5000, math.nan, -1, object())
 MECHANISM = pq.design("one_bit", epsilon=1.0)
@@ -48,7 +48,7 @@ FUNCTIONS: list[Callable[..., Any]] = [
 def public_classes() -> list[Any]:
     """The public classes that can be made of the arguments given above."""
     found: dict[Any, None] = {}
-    for module in (pq, flower, accounting, secagg, engines):
+    for module in (pq, flower, accounting, secagg, simulation):
         for name in module.__all__:
             kind = getattr(module, name)
             own = isinstance(kind, type) and kind.__module__.startswith("fl_privquant")
@@ -82,8 +82,6 @@ def test_the_classes_that_matter_are_among_them() -> None:
 def test_no_argument_raises_an_error_of_pythons(made: Callable[..., Any]) -> None:
     """Some 45 of them did: TypeError, AttributeError, ValueError and ZeroDivisionError without a name."""
     needed = {each.name: GIVEN[each.name] for each in parameters(made) if each.default is each.empty}
-    if made is flower.PrivQuantStrategy:
-        needed["encoding"] = GIVEN["encoding"]
     assert made(**needed) is not None
     for argument in parameters(made):
         for bad in BAD:

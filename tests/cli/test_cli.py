@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from fl_privquant.cli import comparison
 from fl_privquant.cli import main as cli
-from fl_privquant.cli.comparison import Compared, compare
+from fl_privquant.cli.comparison import ComparisonRow, compare
 from fl_privquant.cli.main import app
-from fl_privquant.cli.options import assignments
+from fl_privquant.cli.options import collect_parameters
 from fl_privquant.errors import CertificationError, InvalidSpecError
 
 RUNNER = CliRunner()
@@ -45,7 +45,7 @@ def test_compare_says_why_there_is_none() -> None:
 
 
 def test_design_then_audit(tmp_path: Path) -> None:
-    file, picture = tmp_path / "mechanism.pqm", tmp_path / "law.pdf"
+    file, picture = tmp_path / "mechanism.pqm", tmp_path / "distribution.pdf"
     out = run(
         "design", "optm", "--epsilon", "1", "--set", "bins=-3,-.5,.5,3", "--set", "family=paired",
         "--set", "objective=mae", "--output", str(file), "--plot", str(picture),
@@ -68,8 +68,11 @@ def test_design_then_audit(tmp_path: Path) -> None:
         (["design", "optm", "--epsilon", "1", "--set", "family"], "expected key=value"),
         (["compare", "--bits", "2", "--levels", "4"], "give one of the two"),
         (["compare", "--bits", "0"], "'--bits': 0 is not in the range"),
-        (["audit", "nowhere.pqm"], "nowhere.pqm: there is no such file; give a file that"),
-        (["audit", "."], ".: is a folder; give a file that 'fl-privquant design NAME --output FILE' wrote"),
+        (["audit", "nowhere.pqm"], "FILE: nowhere.pqm does not exist; give a file that"),
+        (
+            ["audit", "."],
+            "FILE: . is a folder; give a file that 'fl-privquant design NAME --output",
+        ),
         (["audit", __file__], "expected b'PQMECH'; give a file that 'fl-privquant design"),
         (["identity", "show", __file__], "no private key in PEM; give a file that 'fl-privquant"),
         (["desing", "optm"], "command 'desing'. Did you mean 'design'? See fl-privquant --help"),
@@ -101,12 +104,12 @@ def test_an_error_of_ours_is_a_message_and_exit_code_2() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: nowhere.pqm: there is no such file")
+    assert done.stderr.startswith("error: FILE: nowhere.pqm does not exist")
     assert done.stderr.count("\n") == 1
 
 
 def test_a_file_is_audited_drawn_and_stated(tmp_path: Path) -> None:
-    file, picture = tmp_path / "mechanism.pqm", tmp_path / "law.png"
+    file, picture = tmp_path / "mechanism.pqm", tmp_path / "distribution.png"
     run("design", "rqm", "--epsilon", "1", "--levels", "4", "--output", str(file))
     assert f"drawn to {picture}" in " ".join(run("audit", str(file), "--plot", str(picture)).split())
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -119,12 +122,21 @@ def test_what_has_no_table_is_described_and_not_drawn(tmp_path: Path) -> None:
     out = run("design", "skellam", "--epsilon", "1", "--levels", "8")
     assert "δ" in out
     assert "certificate" not in out
-    with pytest.raises(InvalidSpecError, match="skellam has no table"):
-        run("design", "skellam", "--epsilon", "1", "--levels", "8", "--plot", str(tmp_path / "law.png"))
+    with pytest.raises(InvalidSpecError, match="'skellam' has no table"):
+        run(
+            "design",
+            "skellam",
+            "--epsilon",
+            "1",
+            "--levels",
+            "8",
+            "--plot",
+            str(tmp_path / "distribution.png"),
+        )
 
 
 def test_values_of_other_parameters_are_read_as_what_they_are() -> None:
-    read = assignments(["lattice=False", "bins=-3,.5,x", "family=free"], epsilon=2.0, bits=None)
+    read = collect_parameters(["lattice=False", "bins=-3,.5,x", "family=free"], epsilon=2.0, bits=None)
     assert read == {"lattice": False, "bins": [-3, 0.5, "x"], "family": "free", "epsilon": 2.0}
 
 
@@ -135,10 +147,10 @@ def test_a_bias_gets_a_column_of_its_own() -> None:
 
 
 def test_curves_are_drawn_and_gaps_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_a_gap(epsilon: float, levels: int, *rest: Any, **options: Any) -> Iterator[Compared]:
+    def with_a_gap(epsilon: float, levels: int, *rest: Any, **options: Any) -> Iterator[ComparisonRow]:
         yield from compare(epsilon, levels, *rest, **options)
         if epsilon < 1.0:
-            yield Compared("erm", None, 0.0, "no gamma is small enough")
+            yield ComparisonRow("erm", None, 0.0, "no gamma is small enough")
 
     monkeypatch.setattr(comparison, "CURVE_LEVELS", (2, 4))
     monkeypatch.setattr(comparison, "CURVE_EPSILONS", (0.5, 1.0))
@@ -148,6 +160,6 @@ def test_curves_are_drawn_and_gaps_explained(tmp_path: Path, monkeypatch: pytest
         "compare", "--epsilon", "0.5", "--levels", "4", "--mechanism", "one_bit", "--curve", str(picture)
     )
     assert picture.read_bytes().startswith(b"\x89PNG")
-    asked = "ε = 0.5, δ = 0 (coordinate release, local view)"
+    asked = "ε = 0.5, δ = 0 (coordinate release, local view, replace-one)"
     assert "erm: N/A: no gamma is small enough" in out
     assert f"erm: N/A for {asked} with 2 levels, {asked} with 4 levels: no gamma is small enough" in out

@@ -12,22 +12,25 @@ import pytest
 import typer
 
 import fl_privquant as pq
-from fl_privquant.accounting import Wish
+from fl_privquant.accounting import RunRequirements
 from fl_privquant.cli import main as cli
-from fl_privquant.cli.flags import FlagCommand, in_flags
-from fl_privquant.mechanisms.registry import entry, mechanisms
+from fl_privquant.cli.flags import FlagCommand, translate_error
+from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.mechanisms.registry import available_mechanisms, get_entry
 
 PROGRAM = typer.main.get_command(cli.app)
 COMMANDS: dict[str, click.Command] = {
     name: command for name, command in PROGRAM.commands.items() if not isinstance(command, click.Group)
 }
-DESIGNS = {parameter for name in mechanisms() for parameter in entry(name).spec.parameter_names()}
+DESIGNS = {
+    parameter for name in available_mechanisms() for parameter in get_entry(name).spec.parameter_names()
+}
 PARAMETERS = {
     *DESIGNS,
     *inspect.signature(pq.Target).parameters,
     *inspect.signature(pq.Target.plan).parameters,
     *inspect.signature(pq.SecureSum).parameters,
-    *(field.name for field in dataclasses.fields(Wish)),
+    *(field.name for field in dataclasses.fields(RunRequirements)),
 }
 
 
@@ -63,30 +66,30 @@ def test_every_command_translates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "text", "typed"),
+    ("command", "error", "typed"),
     [
-        ("plan", "corrupt_fraction: 2.0 is outside [0, 1)", "--corrupt-fraction: 2.0 is outside [0, 1)"),
-        ("plan", "most_error: 1; raise most_error or max_bits", "--error: 1; raise --error or --bits"),
-        ("plan", "most_error, most_kilobytes: give one", "--error, --kilobytes: give one"),
-        ("plan", "run_delta: 0; raise run_delta", "--delta: 0; raise --delta"),
-        ("design", "mechanism: 'x' is not one of a", "NAME: 'x' is not one of a"),
-        ("design", "bits=2 and levels=4: give one", "--bits 2 and --levels 4: give one"),
-        ("design", "raise epsilon or lower keep", "raise --epsilon or lower --set keep"),
-        ("design", "raise epsilon, levels or max_value, or use family='free'",
-         "raise --epsilon, --levels or --set max_value, or use --set family=free"),
-        ("compare", "raise epsilon, or lower share", "raise --epsilon, or lower 'design --set share'"),
-        ("compare", "use family='free'", "use 'design --set family=free'"),
-        # Words of a sentence, what was typed, and names of mechanisms stay as they are.
-        ("plan", "3 clients in 5 rounds: an error of 2 bits", "3 clients in 5 rounds: an error of 2 bits"),
-        ("plan", "rounded_gaussian: no design", "rounded_gaussian: no design"),
-        ("plan", "mechanism: 'max_bits' is not one", "--mechanism: 'max_bits' is not one"),
-        ("design", "--set 'max_code=x': expected", "--set 'max_code=x': expected"),
+        ("plan", InvalidSpecError("corrupt_fraction", 2.0, "is outside [0, 1)"),
+         "--corrupt-fraction: 2.0 is outside [0, 1)"),
+        ("plan", InvalidSpecError("max_error", 1, "is low", "raise max_error or max_bits"),
+         "--error: 1 is low; raise --error or --bits"),
+        ("plan", InvalidSpecError("max_error, max_kilobytes", MISSING, "give one"),
+         "--error, --kilobytes: give one"),
+        ("design", InvalidSpecError("mechanism", "x", "is not one of a"), "NAME: 'x' is not one of a"),
+        ("design", InvalidSpecError("family", "x", "is not one of a"), "--set family: 'x' is not one of a"),
+        ("compare", InvalidSpecError("family", "x", "is none"), "design --set family: 'x' is none"),
+        ("plan", InvalidSpecError("mechanism", "max_bits", "is none"), "--mechanism: 'max_bits' is none"),
+        ("plan", InfeasibleDesignError("raise max_error (1.1) or dropout_fraction"),
+         "raise --error (1.1) or --dropout-fraction"),
+        # Words of a sentence and names of mechanisms stay as they are.
+        ("plan", InfeasibleDesignError("3 clients in 5 rounds: an error of 2 bits"),
+         "3 clients in 5 rounds: an error of 2 bits"),
+        ("plan", InfeasibleDesignError("rounded_gaussian: no design"), "rounded_gaussian: no design"),
     ],
 )  # fmt: skip
-def test_parameters_become_options(command: str, text: str, typed: str) -> None:
+def test_parameters_become_options(command: str, error: pq.PrivQuantError, typed: str) -> None:
     with click.Context(COMMANDS[command]):
-        assert in_flags(text) == typed
-    assert in_flags(text) == text
+        assert str(translate_error(error)) == typed
+    assert str(translate_error(error)) == str(error)
 
 
 NUMBERS = ("nan", "-1", "0", "1e-12", "0.3", "2", "1e308", "99999999999", "x")
@@ -148,7 +151,7 @@ def test_the_check_above_sees_what_was_printed_before() -> None:
     """Negative control: messages that commands once printed."""
     for command, said, wrong in [
         ("plan", "error: corrupt_fraction: 2.0 is outside [0, 1)", "corrupt_fraction"),
-        ("plan", "error: with all coordinates the error is 1.3; raise most_error or max_bits", "max_bits"),
+        ("plan", "error: with all coordinates the error is 1.3; raise max_error or max_bits", "max_bits"),
         ("statement", "error: lower dropout_fraction (0.1)", "dropout_fraction"),
         ("design", "error: epsilon: required by 'optm' and not given", "epsilon"),
         ("compare", "error: lower --corrupt-fraction", "--corrupt-fraction"),

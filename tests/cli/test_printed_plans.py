@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import fl_privquant as pq
 from fl_privquant.accounting import PerClient
-from fl_privquant.accounting.target import _rounded_up
 from fl_privquant.cli import plan_table
 from fl_privquant.cli.main import app
-from fl_privquant.cohort import fewest_clients, honest_clients
+from fl_privquant.cohort import min_clients, min_honest_clients
 from fl_privquant.flower import NoUsableReplyError
-from fl_privquant.flower.engines import Federation, InlineEngine
-from simulations.config import RunConfig
-from simulations.overrides import composed
-from simulations.planned import plan_of
-from simulations.tasks import task_of
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.planning.target import _round_up
+from simulations.runner.config import RunConfig, compose_run
+from simulations.runner.planned import plan_run
+from simulations.tasks.task import get_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -90,7 +88,7 @@ PLANNED = {
 def test_the_printed_lines_of_server_and_client_run(case: str) -> None:
     out = run("plan", *PLANNED[case])
     names = pasted(out)
-    sent = names["plan"].aggregation.adapted(names["plan"].encoding.mechanism)
+    sent = names["plan"].aggregation.adapt_mechanism(names["plan"].encoding.mechanism)
     printed = float(re.search(r"max_epsilon=([^,)]+)", out)[1])
     assert sent.epsilon <= printed <= sent.epsilon * 1.001
     assert f"each client must allow {sent.statement.brief} or more:" in out
@@ -110,7 +108,7 @@ def test_clients_that_allow_less_than_what_is_printed_refuse() -> None:
 
 @pytest.mark.parametrize("value", [1.0, 1.0000000001, 0.99999999, math.pi, 1e-5, 123456.7, 0.1, 5e-324])
 def test_limits_are_rounded_up_as_programs_read_them(value: float) -> None:
-    rounded = _rounded_up(value)
+    rounded = _round_up(value)
     assert value <= rounded == float(f"{rounded:g}")
     assert rounded <= value * 1.001 or value < 1e-300
 
@@ -124,16 +122,16 @@ def test_a_plan_in_python_says_what_clients_must_allow() -> None:
         assert limits.get("max_delta", 0.0) >= plan.encoding.mechanism.delta
         printed = ", ".join(f"{key}={value:g}" for key, value in limits.items())
         allowed = f"Each client must allow {plan.encoding.mechanism.statement.brief}"
+        if isinstance(aggregation, pq.SecureSum):
+            allowed += ", which counts on its own noise alone"
+            printed += ", secure_aggregation=True"
         assert f"{allowed}: PrivQuantMod({printed})." in str(plan)
 
 
 def simulated(out: str) -> RunConfig:
     """The configuration of the printed simulation."""
     command = next(line for line in out.splitlines() if "python -m simulations.run" in line)
-    config = OmegaConf.to_container(composed(command.split()[3:]), resolve=True)
-    assert isinstance(config, dict)
-    config.pop("hydra")
-    return RunConfig.from_mapping(config)
+    return compose_run(*command.split()[3:])
 
 
 def test_the_printed_simulation_says_which_task_it_is() -> None:
@@ -142,7 +140,7 @@ def test_the_printed_simulation_says_which_task_it_is() -> None:
     assert "task=digits, whose model has 650 coordinates and not 2000: it is planned anew" in out
     config = simulated(out)
     assert config.task["name"] == "digits"
-    task = task_of(config)
+    task = get_task(config)
     assert sum(array.size for array in task.initial_arrays().values()) == plan_table._DIGITS_COORDINATES
     assert sum(task.num_examples(client) for client in range(40)) == plan_table._DIGITS_EXAMPLES
 
@@ -162,7 +160,7 @@ def test_a_printed_simulation_of_as_many_coordinates_has_the_printed_plan(
     config = simulated(out)
     assert config.task["name"] == task
     plan = pasted(out)["plan"]
-    again = plan_of(config, plan.dimension)
+    again = plan_run(config, plan.dimension)
     assert again is not None
     assert (again.statement, again.bytes_per_round) == (plan.statement, plan.bytes_per_round)
 
@@ -187,16 +185,19 @@ def test_no_design_is_listed_for_a_sum_that_hides_nobody(listed: tuple[str, ...]
     result = CliRunner().invoke(app, ["plan", "--clients", "3", "--dimension", "10", *listed])
     text = str(result.exception)
     assert result.exit_code
-    assert "--clients 3: 1 corrupt and 1 lost leave one honest client, which no other client hides" in text
+    assert (
+        "--clients: 3 clients: 1 corrupt and 1 lost leave one honest client, which no other client hides"
+        in text
+    )
     assert "or plan with --local" in text
 
 
 @pytest.mark.parametrize("fractions", [(0.0, 0.0), (0.1, 0.1), (0.3, 0.2), (0.01, 0.9), (0.5, 0.49)])
-def test_the_fewest_clients_of_a_sum(fractions: tuple[float, float]) -> None:
-    fewest = fewest_clients(*fractions)
+def test_the_min_clients_of_a_sum(fractions: tuple[float, float]) -> None:
+    fewest = min_clients(*fractions)
     assert fewest is not None
-    assert honest_clients(fewest, *fractions) >= 2
-    assert all(honest_clients(number, *fractions) < 2 for number in range(1, fewest))
+    assert min_honest_clients(fewest, *fractions) >= 2
+    assert all(min_honest_clients(number, *fractions) < 2 for number in range(1, fewest))
 
 
 ONES = (
@@ -249,7 +250,7 @@ def test_lists_of_designs_give_both_errors_too() -> None:
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["one_bit"])
     target = pq.Target(epsilon=8.0, rounds=2, num_clients=20)
     plan = target.plan(30, mechanism="one_bit")
-    assert row[2:4] == [f"{plan.ratio_to_central:.4f}", f"{plan.if_all_honest.ratio_to_central:.4f}"]
+    assert row[3:5] == [f"{plan.ratio_to_central:.4f}", f"{plan.if_all_honest.ratio_to_central:.4f}"]
     assert "included; if 2 of 20 clients are corrupt and 2 are lost." in " ".join(out.split())
 
 
@@ -263,3 +264,15 @@ def test_the_page_on_plans_has_the_errors_that_its_plan_prints() -> None:
     )
     assert errors in page
     assert "1.1 × 90/80 = 1.238" in page
+
+
+def test_a_plan_for_records_is_refused_and_says_where_it_is_made() -> None:
+    result = CliRunner().invoke(app, ["plan", "--unit", "record total"])
+    assert result.exit_code
+    assert 'pq.Target(..., unit="record", records=..., sampling_rate=...)' in str(result.exception)
+
+
+def test_unusual_shares_are_in_the_line_for_clients() -> None:
+    target = pq.Target(epsilon=8.0, rounds=3, num_clients=30)
+    plan = target.plan(40, aggregation=pq.SecureSum(corrupt_fraction=0.2))
+    assert "secure_aggregation=ClientPolicy(corrupt_fraction=0.2, dropout_fraction=0.1))." in str(plan)

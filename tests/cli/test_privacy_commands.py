@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import fl_privquant as pq
 from fl_privquant.cli.main import app, main
 from fl_privquant.errors import CertificationError
-from simulations.inversion import correlation, gradient, received, reconstruct
-from simulations.overrides import composed
+from simulations.runner.config import compose_run
+from simulations.runner.inversion import compute_gradient, correlation, reconstruct, simulate_received
 
 RUNNER = CliRunner()
 
@@ -82,10 +82,10 @@ def test_plan_chooses_and_says_how_to_run_it() -> None:
     assert "error ÷ central at most 1.4" in out
     command = next(line for line in out.splitlines() if line.startswith("python -m simulations.run"))
     plan = plan_of(out)
-    assert plan.encoding.kept(2000) == int(cells[2])
-    assert plan.bytes_per_round == round(1000 * float(cells[-4]))
+    assert plan.encoding.count_kept(2000) == int(cells[2])
+    assert plan.bytes_per_round == round(1000 * float(cells[-5]))
     assert plan.statement.epsilon <= 4.0
-    config = composed(command.split()[3:])
+    config = compose_run(*command.split()[3:])
     assert config.encoding.keep == pytest.approx(int(cells[2]) / 2000, abs=1e-3)
     assert config.privacy.epsilon == 4.0
     assert config.secagg.enabled
@@ -94,22 +94,22 @@ def test_plan_chooses_and_says_how_to_run_it() -> None:
 
 def test_plans_of_the_command_of_python_and_of_a_simulation_assume_the_same_clients() -> None:
     out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
-    assert "aggregate view of 32)" in out
-    in_python = pq.Target(epsilon=4.0, rounds=10, num_clients=40).plan(2000, max_bits=1, most_kilobytes=0.1)
+    assert "aggregate view of 32, replace-one)" in out
+    in_python = pq.Target(epsilon=4.0, rounds=10, num_clients=40).plan(2000, max_bits=1, max_kilobytes=0.1)
     assert in_python.statement == plan_of(out).statement
     command = next(line for line in out.splitlines() if "python -m simulations.run" in line)
     assert "fraction" not in command
-    secagg = composed(command.split()[3:]).secagg
+    secagg = compose_run(*command.split()[3:]).secagg
     assert pq.SecureSum(secagg.corrupt_fraction, secagg.dropout_fraction) == pq.SecureSum()
     # What differs from the defaults is said in what is printed, and holds for what it runs.
     trusting = run(*JOINT, "--bits", "1", "--kilobytes", "0.1", "--corrupt-fraction", "0")
-    assert "aggregate view of 36)" in trusting
+    assert "aggregate view of 36, replace-one)" in trusting
     assert "secagg.corrupt_fraction=0 " in trusting
     assert "dropout_fraction" not in trusting
     assert plan_of(trusting).aggregation == pq.SecureSum(corrupt_fraction=0.0)
     # Six digits of this fraction would be 5 clients of 40 instead of 6.
     odd = run(*JOINT, "--bits", "1", "--kilobytes", "0.1", "--corrupt-fraction", "0.1250001")
-    assert "aggregate view of 30)" in odd
+    assert "aggregate view of 30, replace-one)" in odd
     assert "secagg.corrupt_fraction=0.1250001 " in odd
     assert plan_of(odd).aggregation == pq.SecureSum(corrupt_fraction=0.1250001)
 
@@ -122,7 +122,7 @@ def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
     whole = plan_of(run(*JOINT, "--bits", "1", "--kilobytes", "0.1"))
     assert plan.statement == whole.statement
     command = next(line for line in out.splitlines() if "python -m simulations.run" in line)
-    config = composed(command.split()[3:])
+    config = compose_run(*command.split()[3:])
     assert (config.sampling.name, config.sampling.rounds_apart) == ("cohorts", 10)
     assert config.federation.num_clients == 400
     assert "sampling=pq.CohortSampling(10)" in out
@@ -131,7 +131,7 @@ def test_plan_counts_the_rounds_that_a_client_takes_part_in() -> None:
 def test_plan_keeps_to_a_size() -> None:
     out = run(*JOINT, "--bits", "1", "--kilobytes", "0.1")
     cells = next(line.split() for line in out.splitlines() if line.split()[1:2] == ["bits"])
-    assert 0.09 < float(cells[-4]) <= 0.1
+    assert 0.09 < float(cells[-5]) <= 0.1
     assert plan_of(out).bytes_per_round <= 100
 
 
@@ -150,9 +150,9 @@ def plan_of(out: str) -> pq.Plan:
     ("arguments", "said"),
     [
         (("--error", "1.1", "--kilobytes", "1"), "give one of the two"),
-        (("--error", "1.1", "--local"), "--error and --kilobytes"),
+        (("--error", "1.1", "--local"), "--error, --kilobytes: they choose"),
         (("--error", "1.0", "--bits", "1"), "with all coordinates the error is"),
-        (("--clients", "3"), "error: --clients 3: 1 corrupt and 1 lost leave one honest client"),
+        (("--clients", "3"), "error: --clients: 3 clients: 1 corrupt and 1 lost leave one honest client"),
         (("--clients", "3", "--error", "2"), "lower --corrupt-fraction"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_target_that_is_no_target_is_refused_at_once(
     monkeypatch.setattr(
         "sys.argv", ["fl-privquant", "plan", "--epsilon", epsilon, "--clients", "10", "--dimension", "10"]
     )
-    monkeypatch.setattr("fl_privquant.accounting.planner.design", None)  # nothing is designed before
+    monkeypatch.setattr("fl_privquant.planning.planner.design", None)  # nothing is designed before
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
@@ -208,11 +208,13 @@ def test_audit_attacks_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_image_is_read_off_a_plain_update_and_not_off_a_private_one() -> None:
     rng = np.random.default_rng(0)
     image = rng.random(64)
-    update = np.concatenate([each.ravel() for each in gradient(image, 3, np.zeros((10, 64)), np.zeros(10))])
+    update = np.concatenate(
+        [each.ravel() for each in compute_gradient(image, 3, np.zeros((10, 64)), np.zeros(10))]
+    )
     found = [
         reconstruct(seen[:640].reshape(10, 64), seen[640:])
         for seen in (
-            received(update, mechanism, float(np.abs(update).max()), 1, 0)
+            simulate_received(update, mechanism, float(np.abs(update).max()), 1, 0)
             for mechanism in (pq.design("none"), pq.design("optm", epsilon=1.0, bits=2))
         )
     ]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.clip import clip_l2
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, PrivQuantError
 from fl_privquant.packing.pack import HEADER_BYTES
 from tests.typical import typical
@@ -41,7 +41,7 @@ ROTATED = {"rotate": True, "rotation_seed": 5}
 OPTIONS = [{}, {"l2_clip": 0.3}, ROTATED, {"l2_clip": 0.3, **ROTATED}]
 
 
-@pytest.mark.parametrize("name", pq.mechanisms())
+@pytest.mark.parametrize("name", pq.available_mechanisms())
 @pytest.mark.parametrize("options", OPTIONS)
 def test_every_mechanism_makes_payloads_of_the_announced_size_that_decode(name, options):
     coder = codec(mechanism_of(name), **options)
@@ -77,7 +77,7 @@ def test_types_and_shapes_come_back(dtype):
     old = {key: each for key, each in model(0, dtype).items() if each.dtype.kind == "f"}
     new = {key: each for key, each in model(1, dtype).items() if each.dtype.kind == "f"}
     coder = codec(arrays=old)
-    result = coder.apply(coder.encoded_difference(new, old).packed(), old)
+    result = coder.apply(coder.encode_difference(new, old).pack(), old)
     assert {key: (each.shape, each.dtype) for key, each in result.items()} == {
         key: (each.shape, each.dtype) for key, each in old.items()
     }
@@ -98,7 +98,7 @@ def test_the_mechanism_none_is_lossless_bit_for_bit():
     old, new = model(0), model(1)
     coder = codec(pq.design("none"))
     assert not coder.carries_difference
-    result = coder.apply(coder.encoded_difference(new, old).packed(), old)
+    result = coder.apply(coder.encode_difference(new, old).pack(), old)
     for name in coder.layout.names:
         assert result[name].tobytes() == new[name].tobytes()
 
@@ -145,7 +145,7 @@ def test_the_l2_clip_survives_squares_that_overflow():
 
 def test_the_clipped_share_counts_coordinates_outside_the_clip():
     old = {"w": np.zeros(4)}
-    assert codec(arrays=old, clip=1.0).clipped_share({"w": np.array([0.5, -2.0, 1.0, 3.0])}, old) == 0.5
+    assert codec(arrays=old, clip=1.0).clipped_fraction({"w": np.array([0.5, -2.0, 1.0, 3.0])}, old) == 0.5
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -155,7 +155,7 @@ def test_what_is_not_finite_is_refused(options, bad, name):
     old, new = model(0), model(1)
     new["bias"][2] = bad
     with pytest.raises(InvalidUpdateError, match="not finite"):
-        codec(mechanism_of(name), **options).encoded_difference(new, old)
+        codec(mechanism_of(name), **options).encode_difference(new, old)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_is_not_finite_is_refused(options, bad, name):
 )
 def test_arrays_of_another_shape_or_kind_are_refused(change):
     with pytest.raises(InvalidUpdateError, match="expected floats of shape"):
-        codec().encoded_difference({**model(1), **change}, model(0))
+        codec().encode_difference({**model(1), **change}, model(0))
 
 
 @pytest.mark.parametrize("name", ["optm", "none", "laplace", "stochastic"])

@@ -11,9 +11,9 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.sum_check import RunningSum, honest_sum_test
+from fl_privquant.codec.encoding import Encoding
+from fl_privquant.codec.sum_check import RunningSum, make_sum_check
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.mechanisms.sum_limits import (
     FALSE_ALARM_ODDS,
@@ -21,34 +21,34 @@ from fl_privquant.mechanisms.sum_limits import (
     bounded_noise,
     sum_limits,
 )
-from fl_privquant.mechanisms.vector import VectorMechanism
+from fl_privquant.mechanisms.vectors.base import VectorMechanism
 from tests.typical import typical
 
 CLIENTS, DIMENSION, CLIP = 25, 2003, 0.3
 
 
 @cache
-def designed(name: str) -> Any:
+def design_summable(name: str) -> Any:
     if name == "none":
         return pq.design("none", fixed_point_bits=20)
     rings = ("discrete_gaussian", "discrete_laplace", "rounded_gaussian", "skellam")
     return typical(name, num_clients=CLIENTS) if name in rings else typical(name)
 
 
-SUMMABLE = [name for name in pq.mechanisms() if designed(name).summable]
+SUMMABLE = [name for name in pq.available_mechanisms() if design_summable(name).summable]
 # Of the others coordinates are not independent: they are bounded without odds, and not by moments.
-BY_COORDINATES = [name for name in SUMMABLE if not isinstance(designed(name), VectorMechanism)]
-WITH_LISTED_LAWS = [name for name in BY_COORDINATES if hasattr(designed(name), "pmf")]
+BY_COORDINATES = [name for name in SUMMABLE if not isinstance(design_summable(name), VectorMechanism)]
+WITH_LISTED_LAWS = [name for name in BY_COORDINATES if hasattr(design_summable(name), "pmf")]
 
 
 @pytest.fixture(params=SUMMABLE)
 def mechanism(request: pytest.FixtureRequest) -> Any:
-    return designed(request.param)
+    return design_summable(request.param)
 
 
 def test_the_lists_hold_what_they_should() -> None:
     assert {"optm", "one_bit", "pbm", "skellam", "none"} <= set(SUMMABLE)
-    assert set(pq.mechanisms()) - set(SUMMABLE) <= {
+    assert set(pq.available_mechanisms()) - set(SUMMABLE) <= {
         "gaussian",
         "laplace",
         "shared_codebook",
@@ -108,7 +108,7 @@ def extreme_updates(dimension: int) -> dict[str, list[np.ndarray]]:
 def test_no_false_alarm_whatever_honest_clients_hold(mechanism: Any, l2_clip: float | None) -> None:
     """16 rounds a mechanism at odds of 1e-9 each."""
     codec = codec_of(mechanism, l2_clip=l2_clip)
-    test = honest_sum_test(codec, CLIENTS)
+    test = make_sum_check(codec, CLIENTS)
     assert test.limits.odds <= 1e-7
     stream = pq.RandomStream.seeded(11)
     for updates in extreme_updates(DIMENSION).values():
@@ -118,7 +118,7 @@ def test_no_false_alarm_whatever_honest_clients_hold(mechanism: Any, l2_clip: fl
 def test_a_sum_shifted_beyond_what_honest_clients_can_hold_alarms(mechanism: Any) -> None:
     """One client adds the same integer to all its codes, as a masked input lets it."""
     codec = codec_of(mechanism, l2_clip=CLIP * math.sqrt(DIMENSION) / 3)
-    test, stream = honest_sum_test(codec, CLIENTS), pq.RandomStream.seeded(12)
+    test, stream = make_sum_check(codec, CLIENTS), pq.RandomStream.seeded(12)
     honest = summed(codec, extreme_updates(DIMENSION)["zeros"], stream)
     test.check(honest)
     mean, moved = (codec.mechanism.decode_sum(total, CLIENTS) for total in (honest, honest + 1))
@@ -133,18 +133,18 @@ def test_a_sum_shifted_beyond_what_honest_clients_can_hold_alarms(mechanism: Any
 @pytest.mark.parametrize("mechanism", BY_COORDINATES, indirect=True)
 def test_what_passes_is_little_more_than_honest_signal_and_noise(mechanism: Any) -> None:
     limits = mechanism.sum_limits(100, 100_000, math.sqrt(100_000) / 3, FALSE_ALARM_ODDS)
-    signal, noise = min(1 / 3, mechanism.coordinate_noise.largest_mean), mechanism.coordinate_noise.variance
+    signal, noise = min(1 / 3, mechanism.coordinate_noise.max_mean), mechanism.coordinate_noise.variance
     assert limits.energy <= 1.25 * 100_000 * (signal**2 + noise / 100)
 
 
 @pytest.mark.parametrize("mechanism", WITH_LISTED_LAWS, indirect=True)
 def test_what_is_known_of_the_noise_holds(mechanism: Any) -> None:
-    """Moments of the exact law, at inputs between and at its knots, are inside the stated bounds."""
+    """Moments of the exact distribution, at inputs between and at its knots, are inside the stated bounds."""
     noise = mechanism.coordinate_noise
     inputs = np.linspace(-1.0, 1.0, 333)
     pmf, values = mechanism.pmf(inputs), mechanism.values
     means = pmf @ values
-    assert np.abs(means).max() <= noise.largest_mean + 1e-9
+    assert np.abs(means).max() <= noise.max_mean + 1e-9
     assert np.abs(means - inputs).max() <= noise.max_bias + 1e-9
     off = values - means[:, None]
     assert (pmf * off**2).sum(axis=1).max() <= noise.variance
@@ -158,7 +158,7 @@ def test_what_is_known_of_the_noise_holds(mechanism: Any) -> None:
 
 
 @pytest.mark.parametrize("mechanism", BY_COORDINATES, indirect=True)
-def test_log_moments_grow_at_least_as_squares(mechanism: Any) -> None:
+def test_log_moments_grow_at_min_as_squares(mechanism: Any) -> None:
     """What the bound of the cross term rests on: psi(r) / r^2 does not decrease."""
     noise = mechanism.coordinate_noise
     rates = np.geomspace(1e-4, 1e2, 300) / math.sqrt(noise.variance)
@@ -171,7 +171,7 @@ def test_log_moments_grow_at_least_as_squares(mechanism: Any) -> None:
 def test_the_variance_is_attained() -> None:
     """The limit is no looser than it must be: the stated variance is that of some input."""
     for name in ("optm", "one_bit", "grr", "biased", "pbm"):
-        mechanism = designed(name)
+        mechanism = design_summable(name)
         inputs = np.linspace(-1.0, 1.0, 20001)
         pmf = mechanism.pmf(inputs)
         largest = (pmf @ mechanism.values**2 - (pmf @ mechanism.values) ** 2).max()
@@ -185,7 +185,7 @@ def test_the_false_alarm_odds_hold_and_the_limit_is_near(inputs: float) -> None:
     More than 250 alarms of 400 have odds below 1e-6 if one half is true. Negative control: limits for half
     the variance are exceeded by every round.
     """
-    mechanism, clients, dimension = designed("one_bit"), 30, 900
+    mechanism, clients, dimension = design_summable("one_bit"), 30, 900
     generator = np.random.default_rng(3)
     chance = float(mechanism.pmf(inputs)[0, 1])
     totals = generator.binomial(clients, chance, (400, dimension))
@@ -195,7 +195,7 @@ def test_the_false_alarm_odds_hold_and_the_limit_is_near(inputs: float) -> None:
     assert (energies > limits.energy).sum() <= 250
     assert np.median(energies) > 0.75 * limits.energy
     if not inputs:
-        half = CoordinateNoise(noise.largest_mean, noise.max_bias, noise.variance / 2, noise.log_moment)
+        half = CoordinateNoise(noise.max_mean, noise.max_bias, noise.variance / 2, noise.log_moment)
         assert (energies > sum_limits(half, clients, dimension, 0.0, 0.5).energy).all()
 
 
@@ -211,14 +211,14 @@ def test_what_one_hostile_client_can_still_do() -> None:
     honest = draws @ mechanism.codes
     per_code = mechanism.codebook.step / clients
     for l2_clip, passes, noticed in ((None, 0.98, 1.02), (CLIP * math.sqrt(dimension) / 3, 0.32, 0.36)):
-        test = honest_sum_test(codec_of(mechanism, dimension, l2_clip), clients)
+        test = make_sum_check(codec_of(mechanism, dimension, l2_clip), clients)
         test.check(honest + math.floor(passes / per_code))
         for shift in (noticed, 1.78):
             with pytest.raises(SecureAggregationError, match="its energy is"):
                 test.check(np.minimum(honest + math.floor(shift / per_code), clients * mechanism.max_code))
 
 
-def planned_codec(
+def plan_codec(
     num_clients: int, dimension: int, epsilon: float, **wanted: Any
 ) -> tuple[pq.Plan, UpdateCodec]:
     plan = pq.Target(epsilon=epsilon, rounds=10, num_clients=num_clients).plan(dimension, **wanted)
@@ -237,10 +237,10 @@ def test_no_larger_shift_than_the_plan_states_passes(
 
     At odds of 0.001 at most in each of 10 rounds; two shifts that pass have odds below 1e-4.
     """
-    plan, codec = planned_codec(clients, dimension, epsilon, **wanted)
+    plan, codec = plan_codec(clients, dimension, epsilon, **wanted)
     largest = plan.largest_shift
     assert largest is not None
-    test, generator = honest_sum_test(codec, clients), np.random.default_rng(2)
+    test, generator = make_sum_check(codec, clients), np.random.default_rng(2)
     zeros = np.zeros(dimension, np.float32)
     passed = {0.5: 0, 1.0: 0}
     for seed in range(10):
@@ -266,7 +266,7 @@ def test_the_plan_of_single_updates_states_no_influence() -> None:
 def test_a_shift_that_hides_in_the_noise_of_one_round_shows_in_the_sum_of_many(keep: int | None) -> None:
     """Honest rounds pass before, beside and after it; each round has a rotation and a subset of its own."""
     clients, dimension = 20, 2000
-    plan, _ = planned_codec(clients, dimension, 1.0, **({} if keep is None else {"keep": keep}))
+    plan, _ = plan_codec(clients, dimension, 1.0, **({} if keep is None else {"keep": keep}))
     layout = Layout.of({"weight": np.zeros(dimension, np.float32)})
     honest, attacked, stream = RunningSum(), RunningSum(), pq.RandomStream.seeded(4)
     zeros = np.zeros(dimension, np.float32)
@@ -274,7 +274,7 @@ def test_a_shift_that_hides_in_the_noise_of_one_round_shows_in_the_sum_of_many(k
     reasons: list[str] = []
     for server_round in range(40):
         codec = UpdateCodec(layout, plan.encoding, rotation_seed=server_round)
-        test = honest_sum_test(codec, clients)
+        test = make_sum_check(codec, clients)
         mean = codec.decode_sum(summed(codec, [zeros] * clients, stream), clients)["weight"]
         honest.add({"weight": mean}, layout, test)
         moved = mean.astype(np.float64) + shift
@@ -290,8 +290,8 @@ def test_a_shift_that_hides_in_the_noise_of_one_round_shows_in_the_sum_of_many(k
 
 
 def test_one_coordinate_alone_is_noticed() -> None:
-    codec = codec_of(designed("one_bit"))
-    test = honest_sum_test(codec, 1000)
+    codec = codec_of(design_summable("one_bit"))
+    test = make_sum_check(codec, 1000)
     total = np.full(DIMENSION, 500)
     total[77] = 1000
     with pytest.raises(SecureAggregationError, match=r"its largest coordinate is 2\.16"):
@@ -306,7 +306,7 @@ def test_the_vote_on_the_clip_is_allowed_for() -> None:
     codec = UpdateCodec(layout, Encoding(mechanism, CLIP, 1e-3, rotate=True), clip_quantile=0.9)
     stream = pq.RandomStream.seeded(1)
     total = summed(codec, [np.ones(3, np.float32)] * 9, stream)
-    honest_sum_test(codec, 9).check(total)
+    make_sum_check(codec, 9).check(total)
 
 
 def test_refusals() -> None:
@@ -318,4 +318,4 @@ def test_refusals() -> None:
         with pytest.raises(InvalidSpecError, match=r"num_clients|dimension"):
             sum_limits(noise, clients, dimension, None, FALSE_ALARM_ODDS)
     with pytest.raises(InvalidSpecError, match="does not encode each coordinate"):
-        honest_sum_test(codec_of(pq.design("gaussian", epsilon=1.0)), 5)
+        make_sum_check(codec_of(pq.design("gaussian", epsilon=1.0)), 5)

@@ -14,30 +14,32 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting import (
     LOCAL,
-    Norms,
     Release,
+    RunRequirements,
     SecureSum,
-    Target,
+    UpdateNorms,
     View,
-    Wish,
     coordinate_statement,
-    plan,
     round_statement,
 )
 from fl_privquant.cli.comparison import compare
 from fl_privquant.errors import CertificationError
 from fl_privquant.mechanisms import registry
-from tests.accounting.exact import hockey_stick
+from fl_privquant.mechanisms.spec import Spec
+from fl_privquant.planning import Target, plan
 from tests.contract.toy_mechanism import ToyMechanism, register_toy
+from tests.exact import hockey_stick
 from tests.flower.test_secure_aggregation import run
 
 PACKAGE = Path(pq.__file__).parent
 SIMULATIONS = PACKAGE.parent / "simulations"
 # What is about single mechanisms, and may name them.
 EXAMPLES = {"studies", "benchmarks", "examples", "tutorial.py", "inversion.py", "sum_grid.py"}
+# The check of finished runs derives the loss of each mechanism by itself, from the bytes in its folder.
+ABOUT_MECHANISMS = {"mechanisms", "check.py"}
 # An English word too: it is a mechanism where one is looked up, or where a name is compared with it.
 WORD = "none"
-LOOKED_UP_BY = {"design", "entry", "plan"}
+LOOKED_UP_BY = {"design", "get_entry", "plan"}
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_a_summable_mechanism_without_codes_is_no_mechanism(monkeypatch: pytest.
     assert "not added" in pq.Mechanism._kinds
 
 
-def test_it_is_encoded_by_its_own_law(toy: Any) -> None:
+def test_it_is_encoded_by_its_own_distribution(toy: Any) -> None:
     for x in (-1.0, -0.3, 0.7):
         inputs = np.full(100_000, 0.1 * x)
         codes = toy.encode(inputs, clip=0.1, rng=pq.RandomStream.seeded(3))
@@ -77,12 +79,12 @@ def test_it_is_encoded_by_its_own_law(toy: Any) -> None:
 @pytest.mark.parametrize("clients", [1, 2, 4])
 def test_its_own_loss_covers_every_input_of_all_clients(toy: Any, clients: int) -> None:
     loss = toy.loss(View(clients)).loss
-    laws = toy.pmf([-1.0, -0.4, 1.0])
+    distributions = toy.pmf([-1.0, -0.4, 1.0])
     for others in itertools.combinations_with_replacement(range(3), clients - 1):
         noise = np.ones(1)
         for i in others:
-            noise = np.convolve(noise, laws[i])
-        for first, second in itertools.permutations(laws, 2):
+            noise = np.convolve(noise, distributions[i])
+        for first, second in itertools.permutations(distributions, 2):
             pair = np.convolve(first, noise), np.convolve(second, noise)
             for epsilon in (0.0, 0.1, 0.5, 0.9):
                 assert hockey_stick(*pair, epsilon) <= loss.delta(epsilon) + 1e-12
@@ -92,30 +94,32 @@ def test_it_is_accounted_by_its_own_loss_in_all_views(toy: Any) -> None:
     stated = {
         (view, norms): round_statement(Release(toy, 200, view, norms=norms), 1e-5)
         for view in (LOCAL, View(1), View(50), View(1000))
-        for norms in (Norms(), Norms(l2=1e-3))
+        for norms in (UpdateNorms(), UpdateNorms(l2=1e-3))
     }
-    assert stated[LOCAL, Norms()].method == stated[View(1), Norms()].method == "toy+pld"
-    assert stated[View(50), Norms()].method == "toy sum+pld"
-    assert all(stated[view, Norms(l2=1e-3)].method.startswith("toy norm+") for view in (LOCAL, View(50)))
-    spent = [stated[view, Norms()].epsilon for view in (LOCAL, View(50), View(1000))]
+    assert stated[LOCAL, UpdateNorms()].method == stated[View(1), UpdateNorms()].method == "toy+pld"
+    assert stated[View(50), UpdateNorms()].method == "toy sum+pld"
+    assert all(
+        stated[view, UpdateNorms(l2=1e-3)].method.startswith("toy norm+") for view in (LOCAL, View(50))
+    )
+    spent = [stated[view, UpdateNorms()].epsilon for view in (LOCAL, View(50), View(1000))]
     assert spent == sorted(spent, reverse=True)
     assert spent[2] < 0.3 * spent[0]
-    # Half of its answers say nothing: cheaper than the worst law with the same epsilon.
+    # Half of its answers say nothing: cheaper than the worst distribution with the same epsilon.
     one_bit = pq.design("one_bit", epsilon=toy.epsilon)
     assert spent[0] < 0.8 * round_statement(Release(one_bit, 200), 1e-5).epsilon
-    assert "local view: ε = 1, δ = 0" in str(coordinate_statement(toy))
+    assert "local view, replace-one: ε = 1, δ = 0" in str(coordinate_statement(toy))
 
 
 @pytest.mark.parametrize("in_sum", [True, False])
 def test_it_is_planned_and_compared(toy: Any, in_sum: bool) -> None:
-    wish = Wish(num_clients=100, dimension=50, rounds=2, epsilon=20.0, in_sum=in_sum)
-    assert "toy" in registry.planned_mechanisms(in_sum)
-    (found,) = plan(wish, ["toy"]).designs
+    requirements = RunRequirements(num_clients=100, dimension=50, rounds=2, epsilon=20.0, in_sum=in_sum)
+    assert "toy" in registry.default_mechanisms(in_sum)
+    (found,) = plan(requirements, ["toy"]).designs
     assert found.name == "toy"
     assert 15.0 < found.statement.epsilon <= 20.0
     (row,) = compare(1.0, 4, names=("toy",))
     assert row.mechanism is not None
-    assert registry.colours()["toy"] == "#123456"
+    assert registry.mechanism_colors()["toy"] == "#123456"
 
 
 def test_a_target_is_planned_with_it_and_secure_aggregation_runs_it(toy: Any) -> None:
@@ -167,18 +171,18 @@ def _called(node: ast.Call) -> str:
 
 
 def test_nothing_outside_of_the_mechanisms_knows_one() -> None:
-    classes = {*subclasses(pq.Mechanism), *subclasses(registry.Spec)}
-    names = set(pq.mechanisms())
+    classes = {*subclasses(pq.Mechanism), *subclasses(Spec)}
+    names = set(pq.available_mechanisms())
     assert {"TableMechanism", "PbmMechanism", "OptmSpec"} <= classes
     said = {
         f"{room.name}/{path.relative_to(room)}": said
-        for room, about_mechanisms in ((PACKAGE, {"mechanisms"}), (SIMULATIONS, EXAMPLES))
+        for room, about_mechanisms in ((PACKAGE, ABOUT_MECHANISMS), (SIMULATIONS, EXAMPLES))
         for path in sorted(room.rglob("*.py"))
         if not about_mechanisms & set(path.relative_to(room).parts)
         and (said := known_mechanisms(path.read_text(), classes, names))
     }
     # The central baseline trusts its server: its clients encode without noise.
-    central = said.pop("simulations/config.py")
+    central = said.pop("simulations/runner/config.py")
     assert [line.partition(": ")[2] for line in central] == ["the name 'none'"]
     assert said == {}
 
@@ -187,7 +191,7 @@ def test_nothing_outside_of_the_mechanisms_knows_one() -> None:
     "source",
     [
         "isinstance(mechanism, TableMechanism)",
-        "from fl_privquant.mechanisms.pbm import PbmMechanism",
+        "from fl_privquant.mechanisms.tables.pbm import PbmMechanism",
         "match mechanism:\n    case pbm.PbmMechanism():\n        pass",
         "_DEFAULTS = ('optm', 'one_bit')",
         "fast = mechanism.name == 'none'",
@@ -195,9 +199,9 @@ def test_nothing_outside_of_the_mechanisms_knows_one() -> None:
     ],
 )
 def test_the_walk_notices_what_knows_a_mechanism(source: str) -> None:
-    assert known_mechanisms(source, {"TableMechanism", "PbmMechanism"}, set(pq.mechanisms()))
+    assert known_mechanisms(source, {"TableMechanism", "PbmMechanism"}, set(pq.available_mechanisms()))
 
 
 def test_the_walk_lets_words_be() -> None:
     source = '"""As optm does."""\nrotation = "none"\nisinstance(mechanism, Mechanism)\n'
-    assert known_mechanisms(source, {"TableMechanism"}, set(pq.mechanisms())) == []
+    assert known_mechanisms(source, {"TableMechanism"}, set(pq.available_mechanisms())) == []

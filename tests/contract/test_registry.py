@@ -10,9 +10,9 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
-from fl_privquant.mechanisms.continuous import FloatMechanism
-from fl_privquant.mechanisms.registry import entry
-from fl_privquant.mechanisms.vector import VectorMechanism, VectorSpec
+from fl_privquant.mechanisms._continuous import FloatMechanism
+from fl_privquant.mechanisms.registry import get_entry
+from fl_privquant.mechanisms.vectors.base import VectorMechanism, VectorSpec
 from tests.mechanisms.forgery import forged
 from tests.typical import spec_fields
 from tests.typical import typical as typical_of
@@ -41,7 +41,7 @@ def typical(name: str, epsilon: float = 1.0, **parameters: Any) -> Any:
     return typical_of(registered(name), epsilon, **variant, **parameters)
 
 
-@pytest.fixture(params=[*pq.mechanisms(), *VARIANTS])
+@pytest.fixture(params=[*pq.available_mechanisms(), *VARIANTS])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -65,7 +65,7 @@ def rows_estimated(
     return np.array([sized.decode(sized.encode(row, clip, stream), clip) for row in rows])
 
 
-def test_epsilon_is_certified_at_most_what_was_asked(name: str, mechanism: Any) -> None:
+def test_epsilon_is_certified_at_max_what_was_asked(name: str, mechanism: Any) -> None:
     assert mechanism.name == registered(name)
     if private(name):
         assert 0.5 < mechanism.epsilon <= 1.0
@@ -85,7 +85,7 @@ def test_what_epsilon_is_spent_on(mechanism: Any) -> None:
         assert mechanism.for_dimension(1000) is mechanism
 
 
-PRIVATE = [each for each in pq.mechanisms() if private(each)]
+PRIVATE = [each for each in pq.available_mechanisms() if private(each)]
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -148,7 +148,7 @@ def test_the_exact_error_is_what_draws_show(mechanism: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [each for each in pq.mechanisms() if issubclass(entry(each).spec, VectorSpec)]
+    "name", [each for each in pq.available_mechanisms() if issubclass(get_entry(each).spec, VectorSpec)]
 )
 def test_the_exact_error_of_vectors_is_what_draws_show(mechanism: Any) -> None:
     generator = np.random.default_rng(6)
@@ -215,7 +215,7 @@ def test_the_same_seed_gives_the_same_codes(mechanism: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*(each for each in pq.mechanisms() if each not in DETERMINISTIC), *VARIANTS]
+    "name", [*(each for each in pq.available_mechanisms() if each not in DETERMINISTIC), *VARIANTS]
 )
 def test_by_default_codes_are_not_repeatable(name: str, mechanism: Any) -> None:
     x = np.linspace(0.001, 0.013, 4096)

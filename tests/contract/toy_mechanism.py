@@ -1,4 +1,4 @@
-"""A mechanism that the package does not know: all of it is in this file, its law, its loss and its listing.
+"""A mechanism that the package does not know: its distribution, loss and listing are all in this file.
 
 With one half a client says nothing, which is the code 1. Else it tells the end of [-1, 1] that its input was
 rounded to at random, as code 0 or 2, through randomized response.
@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, log_ratio_upper
+from fl_privquant.distributions.codebook import Codebook
+from fl_privquant.distributions.input_density import Density, as_density
+from fl_privquant.distributions.integer_distribution import IntegerDistribution
 from fl_privquant.errors import CertificationError
-from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.density import Density, as_density
-from fl_privquant.law.lattice import LatticeLaw
-from fl_privquant.law.table import TOTAL_WEIGHT, log_ratio_upper
-from fl_privquant.loss.blanket import BlanketDraws, covered_loss
-from fl_privquant.loss.compose import NamedLoss
-from fl_privquant.loss.distribution import PrivacyLoss
-from fl_privquant.loss.norms import Norms
-from fl_privquant.loss.response import response_loss
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.registry import Spec, checked_epsilon, register
+from fl_privquant.mechanisms.registry import register
+from fl_privquant.mechanisms.spec import Spec, check_epsilon
+from fl_privquant.privacy_loss.closed_forms import response_loss
+from fl_privquant.privacy_loss.composition.compose import NamedLoss
+from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
+from fl_privquant.privacy_loss.sums.blanket import BlanketDraws, bound_covered_loss
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
-from fl_privquant.statement import LOCAL, View
+from fl_privquant.statement import LOCAL, Relation, View
 
 HALF = TOTAL_WEIGHT // 2
 
@@ -41,7 +42,7 @@ class ToySpec(Spec):
     epsilon: float
 
     def __post_init__(self) -> None:
-        checked_epsilon(self.epsilon)
+        check_epsilon(self.epsilon)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +67,7 @@ class ToyMechanism(LatticeMechanism, kind="toy"):
 
     @property
     def rows(self) -> NDArray[np.float64]:
-        """The laws at -1 and 1."""
+        """The distributions at -1 and 1."""
         lower = np.array([HALF - self.rare, HALF, self.rare]) / TOTAL_WEIGHT
         return np.stack([lower, lower[::-1]])
 
@@ -74,24 +75,30 @@ class ToyMechanism(LatticeMechanism, kind="toy"):
         share = (1.0 + np.asarray(x, dtype=np.float64).ravel()[:, None]) / 2.0
         return np.asarray((1.0 - share) * self.rows[0] + share * self.rows[1])
 
-    def loss(self, view: View = LOCAL) -> NamedLoss:
+    def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
         losses = np.array([-self.epsilon, 0.0, self.epsilon])
         local = PrivacyLoss(losses, self.rows[1])
         if view.is_local:
             return NamedLoss(local, "toy")
         # Whatever the inputs of the others, each has drawn from this part of both rows.
         least = self.rows.min(axis=0)
-        blanket = LatticeLaw(0, least / least.sum(), 1e-15)
+        blanket = IntegerDistribution(0, least / least.sum(), 1e-15)
         draws = BlanketDraws(blanket, view.honest_count - 1, float(least.sum()))
-        return NamedLoss(covered_loss(self.rows, np.arange(3), draws, local), "toy sum")
+        return NamedLoss(bound_covered_loss(self.rows, np.arange(3), draws, local), "toy sum")
 
-    def update_losses(self, norms: Norms, dimension: int, view: View = LOCAL) -> list[NamedLoss]:
+    def update_losses(
+        self,
+        norms: UpdateNorms,
+        dimension: int,
+        view: View = LOCAL,
+        relation: Relation = Relation.REPLACE_ONE,
+    ) -> list[NamedLoss]:
         if norms.l2 is None:
             return []
         # A log probability changes by at most this much for each unit of the input.
         slope = (HALF - 2 * self.rare) / (2.0 * self.rare)
-        distance = 2.0 * norms.l2 * math.sqrt(dimension) + dimension * 2.0**-30
-        return [NamedLoss(response_loss(slope * distance * (1.0 + 1e-9)), "toy norm")]
+        distance = relation.distance * norms.l2 * math.sqrt(dimension) + dimension * 2.0**-30
+        return [NamedLoss(response_loss(slope * distance * (1.0 + 1e-9)), "toy norm", relation=relation)]
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
@@ -129,4 +136,4 @@ def design_toy(spec: ToySpec) -> ToyMechanism:
 
 def register_toy() -> Callable[[ToySpec], Any]:
     """What a file in ``mechanisms/`` does when it is imported."""
-    return register("toy", ToySpec, colour="#123456", plans_for_sums=True, plans_for_local=True)(design_toy)
+    return register("toy", ToySpec, color="#123456", plans_for_sums=True, plans_for_local=True)(design_toy)

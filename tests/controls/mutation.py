@@ -6,8 +6,8 @@ import inspect
 from types import ModuleType
 
 # Compiled loops run as Python here: nothing to compile for a change that is used once.
-_COMPILED = "from fl_privquant.compiled import compiled\n"
-_AS_PYTHON = "def compiled(function):\n    return function\n"
+_COMPILED = "from fl_privquant._compiled import compile_loop\n"
+_AS_PYTHON = "def compile_loop(function):\n    return function\n"
 
 
 def mutated(module: ModuleType, old: str, new: str) -> ModuleType:

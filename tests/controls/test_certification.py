@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
+from fl_privquant.distributions import certified_table as table_module
+from fl_privquant.distributions import output_distribution as distribution_module
+from fl_privquant.distributions.codebook import Codebook
 from fl_privquant.errors import CertificationError
-from fl_privquant.law import law as law_module
-from fl_privquant.law import table as table_module
-from fl_privquant.law.codebook import Codebook
-from tests.conftest import random_law
 from tests.controls.mutation import mutated
+from tests.exact import random_distribution
 from tests.mechanisms.forgery import forged
 
 TABLES = range(6)
@@ -30,8 +30,10 @@ TABLES = range(6)
 
 def table_of(module: ModuleType, seed: int) -> Any:
     """A table of the module's own kind; the worst ratio is in another column for each seed."""
-    law = random_law(seed, 4 + seed % 3, 5)
-    made = table_module.CertifiedTable.from_law(law, Codebook.from_values(law.values), law.epsilon * 1.001)
+    distribution = random_distribution(seed, 4 + seed % 3, 5)
+    made = table_module.CertifiedTable.from_distribution(
+        distribution, Codebook.from_values(distribution.values), distribution.epsilon * 1.001
+    )
     return module.CertifiedTable(made.codebook, made.weights, made.start_rows, made.end_rows)
 
 
@@ -66,7 +68,7 @@ WRONG = {
         "largest, smallest = self.weights.max(axis=0), self.weights.min(axis=0)",
         "largest, smallest = self.weights.max(axis=0)[:-1], self.weights.min(axis=0)[:-1]",
     ),
-    "looks at neighbouring rows only": (
+    "looks at neighboring rows only": (
         "largest, smallest = self.weights.max(axis=0), self.weights.min(axis=0)",
         "largest, smallest = self.weights[:2].max(axis=0), self.weights[:2].min(axis=0)",
     ),
@@ -153,32 +155,36 @@ WRONG_LAWS = {
 }
 
 
-def law_is_right(module: ModuleType) -> bool:
+def distribution_is_right(module: ModuleType) -> bool:
     """Golden losses (rows that jump at bins), an impossible output, and unbiasedness between the knots."""
-    from fl_privquant.mechanisms.erm import erm_law
-    from fl_privquant.mechanisms.rqm import rqm_law
+    from fl_privquant.mechanisms.tables.erm import erm_distribution
+    from fl_privquant.mechanisms.tables.rqm import rqm_distribution
 
     made = {
-        0.99877: rqm_law(np.array([-2.7, -0.9, 0.9, 2.7]), 0.22),
-        1.49978: erm_law(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043),
+        0.99877: rqm_distribution(np.array([-2.7, -0.9, 0.9, 2.7]), 0.22),
+        1.49978: erm_distribution(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043),
     }
-    laws = {
-        key: module.Law(each.values, each.starts, each.ends, each.start_rows, each.end_rows)
+    distributions = {
+        key: module.OutputDistribution(each.values, each.starts, each.ends, each.start_rows, each.end_rows)
         for key, each in made.items()
     }
-    impossible = module.Law.from_knots([-2.0, 0.0, 2.0], [-1.0, 1.0], [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
+    impossible = module.OutputDistribution.from_knots(
+        [-2.0, 0.0, 2.0], [-1.0, 1.0], [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    )
     x = np.linspace(-1.0, 1.0, 41)
     return (
-        all(abs(law.epsilon - key) < 6e-6 for key, law in laws.items())
+        all(abs(distribution.epsilon - key) < 6e-6 for key, distribution in distributions.items())
         and impossible.epsilon == math.inf
-        and all(np.allclose(law.mean_at(x), x, atol=1e-12) for law in laws.values())
+        and all(
+            np.allclose(distribution.mean_at(x), x, atol=1e-12) for distribution in distributions.values()
+        )
     )
 
 
-def test_the_law_passes_its_check() -> None:
-    assert law_is_right(law_module)
+def test_the_distribution_passes_its_check() -> None:
+    assert distribution_is_right(distribution_module)
 
 
 @pytest.mark.parametrize("name", WRONG_LAWS)
-def test_a_wrong_law_is_noticed(name: str) -> None:
-    assert not law_is_right(mutated(law_module, *WRONG_LAWS[name]))
+def test_a_wrong_distribution_is_noticed(name: str) -> None:
+    assert not distribution_is_right(mutated(distribution_module, *WRONG_LAWS[name]))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
-from fl_privquant.sampling import loops
+from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.distributions.codebook import Codebook
+from fl_privquant.distributions.output_distribution import OutputDistribution
+from fl_privquant.sampling import _loops
 from fl_privquant.sampling.kernel import Sampler, Tables
 from fl_privquant.sampling.stream import RandomStream
 from tests.controls.mutation import mutated
@@ -31,11 +31,13 @@ def table() -> CertifiedTable:
         [[0.41, 0.23, 0.19, 0.13, 0.04], [0.1, 0.2, 0.4, 0.2, 0.1], [0.04, 0.13, 0.19, 0.23, 0.41]]
     )
     knots = rows @ values
-    law = Law.from_knots(values / knots[-1], knots / knots[-1], rows)
-    return CertifiedTable.from_law(law, Codebook.from_values(law.values), law.epsilon * 1.001)
+    distribution = OutputDistribution.from_knots(values / knots[-1], knots / knots[-1], rows)
+    return CertifiedTable.from_distribution(
+        distribution, Codebook.from_values(distribution.values), distribution.epsilon * 1.001
+    )
 
 
-def drawn_by(encode_chunk: Callable[..., int]) -> Draw:
+def draw_with(encode_chunk: Callable[..., int]) -> Draw:
     def draw(sampler: Sampler, x: float, words: Words) -> NDArray[np.int64]:
         out = np.empty(words.size, dtype=np.uint8)
         inputs = np.full(words.size, x)
@@ -92,9 +94,9 @@ def dither_odds(draw: Draw, sampler: Sampler, x: float) -> int:
 def is_exact(draw: Draw, sampler: Sampler) -> bool:
     """Whether every row is drawn with its integer weights, and the dither to the nearest of 2^-32."""
     made = sampler.table
-    law = made.law
-    for piece in range(law.starts.size):
-        inside = law.starts[piece] + 0.37 * (law.ends[piece] - law.starts[piece])
+    distribution = made.distribution
+    for piece in range(distribution.starts.size):
+        inside = distribution.starts[piece] + 0.37 * (distribution.ends[piece] - distribution.starts[piece])
         # The high half-word 0 chooses the end of the piece, the largest one its start.
         at_end = row_weights(draw, sampler, inside, 0)
         at_start = row_weights(draw, sampler, inside, TOTAL_WEIGHT - 1)
@@ -102,19 +104,21 @@ def is_exact(draw: Draw, sampler: Sampler) -> bool:
             return False
         if not np.array_equal(at_start, made.weights[made.start_rows[piece]]):
             return False
-        share = (inside - law.starts[piece]) * (TOTAL_WEIGHT / (law.ends[piece] - law.starts[piece]))
+        share = (inside - distribution.starts[piece]) * (
+            TOTAL_WEIGHT / (distribution.ends[piece] - distribution.starts[piece])
+        )
         if dither_odds(draw, sampler, inside) != round(share):
             return False
     return True
 
 
 def test_the_kernel_is_exact_to_the_last_unit() -> None:
-    assert is_exact(drawn_by(loops.encode_chunk), Sampler(table()))
+    assert is_exact(draw_with(_loops.encode_chunk), Sampler(table()))
 
 
 def test_the_loops_as_python_are_the_same_kernel() -> None:
-    unchanged = mutated(loops, "_BLOCK = 1024", "_BLOCK = 512")
-    assert is_exact(drawn_by(unchanged.encode_chunk), Sampler(table()))
+    unchanged = mutated(_loops, "_BLOCK = 1024", "_BLOCK = 512")
+    assert is_exact(draw_with(unchanged.encode_chunk), Sampler(table()))
 
 
 WRONG = {
@@ -144,7 +148,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_noticed(name: str) -> None:
-    assert not is_exact(drawn_by(mutated(loops, *WRONG[name]).encode_chunk), Sampler(table()))
+    assert not is_exact(draw_with(mutated(_loops, *WRONG[name]).encode_chunk), Sampler(table()))
 
 
 def one_unit_up(tables: Tables) -> Tables:
@@ -170,7 +174,7 @@ def pieces_too_short(tables: Tables) -> Tables:
 def test_wrong_tables_are_noticed(wrong: Callable[[Tables], Tables]) -> None:
     sampler = Sampler(table())
     sampler._tables = wrong(sampler._tables)
-    assert not is_exact(drawn_by(loops.encode_chunk), sampler)
+    assert not is_exact(draw_with(_loops.encode_chunk), sampler)
 
 
 def repeats_itself(sampler: Sampler, stream: RandomStream) -> bool:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg import keys
-from fl_privquant.secagg.masks import apply_masks
+from fl_privquant.secagg.crypto import keys
+from fl_privquant.secagg.crypto.masks import apply_masks
 from tests.secagg.driver import Round, open_round
 from tests.secagg.test_uniformity import FAILURE_ODDS, p_value, vector_of
 

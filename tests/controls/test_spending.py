@@ -13,13 +13,18 @@ from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Release, View
-from fl_privquant.law import lattice as lattice_module
-from fl_privquant.loss import blanket as blanket_module
-from fl_privquant.loss import distribution as loss_module
-from fl_privquant.loss import secure_sum as secure_sum_module
-from tests.accounting.exact import hockey_stick, response_epsilon
+from fl_privquant.distributions import integer_distribution as lattice_module
+from fl_privquant.privacy_loss.composition import loss_distribution as loss_module
+from fl_privquant.privacy_loss.sums import blanket as blanket_module
+from fl_privquant.privacy_loss.sums import gaussian_bound as secure_sum_module
 from tests.controls.mutation import mutated
-from tests.loss.test_secure_sum import hockey_excess, pairs_of_laws, renyi_excess, table_of
+from tests.exact import hockey_stick, response_epsilon
+from tests.privacy_loss.sums.test_gaussian_bound import (
+    distribution_pairs,
+    hockey_excess,
+    renyi_excess,
+    table_of,
+)
 
 CLIENTS = (2, 7, 30)
 EPSILONS = (0.0, 0.1, 0.4, 0.8)
@@ -42,7 +47,7 @@ def covers_the_sum(module: ModuleType) -> bool:
     for clients in CLIENTS:
         loss = module.blanket_loss(table, clients)
         for epsilon in EPSILONS:
-            if loss.delta(epsilon) < blanket_delta(table.law.rows, clients, epsilon) * (1.0 - 1e-9):
+            if loss.delta(epsilon) < blanket_delta(table.distribution.rows, clients, epsilon) * (1.0 - 1e-9):
                 return False
     return True
 
@@ -63,8 +68,8 @@ WRONG_SUMS = {
         "starts = np.arange(lowest + 1, ",
     ),
     "buckets at their ceiling": (
-        "total = power(law, floors[0][0])",
-        "total = power(law, floors[0][0] + 1)",
+        "total = power(distribution, floors[0][0])",
+        "total = power(distribution, floors[0][0] + 1)",
     ),
     "a bucket too light": ("* (1.0 + _BINOMIAL)", "* 0.999"),
 }
@@ -91,7 +96,7 @@ def bounds_every_pair(module: ModuleType) -> bool:
     table = table_of(np.array([[0.3, 0.22, 0.2, 0.28], [0.28, 0.2, 0.22, 0.3]]))
     for clients in (3, 5):
         certificate = module.certify_sum(table, clients)
-        pairs = pairs_of_laws(table, clients - 1)
+        pairs = distribution_pairs(table, clients - 1)
         if hockey_excess(pairs, certificate.separation(1e-9), 1e-9) > 1e-14:
             return False
         if renyi_excess(pairs, certificate.renyi) > 1e-12:
@@ -111,8 +116,8 @@ WRONG_CERTIFICATES = {
     ),
     "scores too small": ("np.maximum(gained - paid, 0.0)", "0.7 * np.maximum(gained - paid, 0.0)"),
     "slopes too flat": (
-        "sign * np.asarray(slopes_of(law))",
-        "0.8 * sign * np.asarray(slopes_of(law))",
+        "sign * np.asarray(slopes_of(distribution))",
+        "0.8 * sign * np.asarray(slopes_of(distribution))",
     ),
 }
 
@@ -208,7 +213,7 @@ WRONG_LOSSES = {
 
 
 def losses_are_upper_bounds(module: ModuleType) -> bool:
-    """Whether delta is never below that of the pair of laws: as it is, and on a grid."""
+    """Whether delta is never below that of the pair of distributions: as it is, and on a grid."""
     first, second = np.array([0.55, 0.25, 0.15, 0.05]), np.array([0.2, 0.3, 0.25, 0.25])
     order = np.argsort(first / second)
     exact = module.PrivacyLoss(np.log(first / second)[order], first[order])

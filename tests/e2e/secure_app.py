@@ -18,12 +18,11 @@ import fl_privquant as pq
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
     SumOfCodes,
 )
 from fl_privquant.secagg import ClientPolicy
-from fl_privquant.secagg.identities import read_known_clients
+from fl_privquant.secagg.signed.identities import read_known_clients
 
 CLIENTS = 4
 THRESHOLD = 3
@@ -59,9 +58,6 @@ def leaves(message, context, call_next):
     return call_next(message, context)
 
 
-PRIVATE = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=5)
-
-
 def train(message, context):
     generator = np.random.default_rng(int(context.node_config["partition-id"]))
     trained = {
@@ -75,9 +71,10 @@ def train(message, context):
 client_app = ClientApp()
 # One may be lost, even before there is a roster, since none is taken to be corrupt.
 POLICY = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.25)
-client_app.train(mods=[leaves, SecureAggregationMod(POLICY), PRIVATE])(train)
+LIMITS = {"max_epsilon": math.inf, "max_delta": 1e-3, "seed": 5}
+client_app.train(mods=[leaves, PrivQuantMod(**LIMITS, secure_aggregation=POLICY)])(train)
 plain_client_app = ClientApp()
-plain_client_app.train(mods=[leaves, PRIVATE])(train)
+plain_client_app.train(mods=[leaves, PrivQuantMod(**LIMITS)])(train)
 
 
 def run(grid, context, secure):
@@ -88,7 +85,9 @@ def run(grid, context, secure):
     file = context.run_config.get("known-clients")
     known = None if file is None else read_known_clients(Path(str(file)))
     aggregation = SecureSum(identities=known, **fractions) if secure else SumOfCodes()
-    strategy = PrivQuantStrategy(inner, mechanism, clip=0.1, aggregation=aggregation, max_failed_rounds=1)
+    strategy = PrivQuantStrategy(
+        inner, pq.Encoding(mechanism, clip=0.1), aggregation=aggregation, max_failed_rounds=1
+    )
     models = {}
 
     def keep(server_round, arrays):

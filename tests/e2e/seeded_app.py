@@ -80,7 +80,7 @@ def run(grid, context, private):
         name = str(config.get("mechanism", "optm"))
         mechanism = pq.design(name, **({"epsilon": 2.0, "bits": 2} if name == "optm" else {}))
         options = {"aggregation": SumOfCodes()} if config.get("aggregation") == "sum" else {}
-        strategy = Recording(inner, mechanism, clip=0.1, rotate=name == "optm", **options)
+        strategy = Recording(inner, pq.Encoding(mechanism, clip=0.1, rotate=name == "optm"), **options)
     result = strategy.start(grid, initial(), num_rounds=3, timeout=300)
     context.state["arrays"] = result.arrays
     if private:

@@ -20,14 +20,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-
-from simulations.config import RunConfig
-from simulations.results import RunDirectory
+from fl_privquant.check import check
 from simulations.run import execute
+from simulations.runner.config import CONF, compose_run
+from simulations.runner.results import RunDirectory
 
-ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_suffix(".json")
 
 _MEAN = "task=mean task.dimension=37 federation.num_clients=7 federation.rounds=2"
@@ -72,7 +69,7 @@ _ON_RAY = ("mechanism=optm", "mechanism=pbm secagg=on", "mechanism=cldp_l2")
 
 def runs() -> list[str]:
     """The overrides of every run in the table."""
-    names = sorted(path.stem for path in (ROOT / "conf" / "mechanism").glob("*.yaml"))
+    names = sorted(path.stem for path in (CONF / "mechanism").glob("*.yaml"))
     per_client = [f"{_MEAN} mechanism={name}" for name in names if name not in _TARGETS]
     sums = [f"{each} secagg=on" for each in per_client if each.rpartition("=")[2] not in _NOT_SUMMABLE]
     variants = [f"{_DIGITS} {each}" for each in _VARIANTS]
@@ -80,18 +77,22 @@ def runs() -> list[str]:
 
 
 def outcome(run: str, *more: str) -> dict[str, Any]:
-    """What is written down of one run from its beginning; ``more`` are overrides that must not change it."""
+    """What is written down of one run from its beginning; ``more`` are overrides that must not change it.
+
+    Raises DisagreementError if :mod:`fl_privquant.check` does not confirm what the run states.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            composed = compose("config", overrides=[*run.split(), *more, f"output={folder}"])
-        config = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+        config = compose_run(*run.split(), *more, f"output={folder}")
         execute(config)
-        provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+        folder_of_run = RunDirectory.of(config).path
+        provenance = json.loads((folder_of_run / "provenance.json").read_text())
+        not_derived = check(folder_of_run)
     statements = provenance["statements"]
     return {
         "model": provenance["model_sha256"],
         "statements": [f"{each['unit']}, {each['view']}, delta {each['delta']:.6g}" for each in statements],
         "epsilons": [each["epsilon"] for each in statements],
+        "not_derived": not_derived,
     }
 
 
@@ -107,6 +108,8 @@ def same(one: dict[str, Any], other: dict[str, Any], models: bool = True) -> boo
 def main(asked: list[str]) -> None:
     """Write the table, or print the rows of the runs that are asked for."""
     table = {run: outcome(run) for run in asked or runs()}
+    for row in table.values():
+        row.pop("not_derived")
     text = json.dumps(table, indent=1, sort_keys=True) + "\n"
     if asked:
         sys.stdout.write(text)

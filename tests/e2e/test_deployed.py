@@ -3,20 +3,18 @@
 One app attacks: its server asks a client for a second signature after the client's state was not saved.
 """
 
-import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict
 
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.mod import NODE_SIMULATED
+from fl_privquant.flower.client.mod import NODE_SIMULATED
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.deployment import Superlink
 from tests.e2e.secure_app import CLIENTS
 from tests.e2e.test_engines_agree import APP, federation, run
 from tests.e2e.test_secure_engines import DEPLOYED, app_of, check, make_known_clients, node_config_of
-from tests.made_once import made_once
 from tests.ray_cluster import WARNINGS
 
 pytestmark = [pytest.mark.slow, *WARNINGS]
@@ -26,7 +24,7 @@ LOST_SAVES = "tests.adversary.lost_saves_app"
 SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
 
 
-def run_all(preloaded, folder):
+def run_all(folder):
     """Three apps at once on a SuperLink with four SuperNodes, over TLS; each node has a key of its own.
 
     Flower asks for messages now and then. Each app would wait for that alone, and longer than it runs.
@@ -44,16 +42,18 @@ def run_all(preloaded, folder):
             app_of("-", known_clients=known_clients)[2],
         ),
     }
-    with Superlink(folder / "superlink", nodes, preloaded) as superlink, ThreadPoolExecutor() as threads:
+    with Superlink(folder / "superlink", nodes) as superlink, ThreadPoolExecutor() as threads:
         ended = [threads.submit(superlink.run, *app, folder / name) for name, app in apps.items()]
         for each in ended:
             each.result()
 
 
-@pytest.fixture(scope="module")
-def deployed(run_folder, preloaded):
+@pytest.fixture(scope="session")
+def deployed(tmp_path_factory):
     """The folder with what the apps have left."""
-    return made_once(run_folder / "deployed", functools.partial(run_all, preloaded))
+    folder = tmp_path_factory.mktemp("deployed")
+    run_all(folder)
+    return folder
 
 
 def state_of(path):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fl_privquant.flower.engines import Federation, InlineEngine, RayEngine
+from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine
 from tests.ray_cluster import WARNINGS
 
 pytestmark = [pytest.mark.slow, *WARNINGS]

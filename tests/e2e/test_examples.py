@@ -12,15 +12,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.simulation import Federation, InlineEngine
 
 pytest.importorskip("sklearn")
 
 CONFIG = {"epsilon": 4.0, "bits": 2, "local-epochs": 5}
 EXAMPLES = {
     "scikit_learn": {"num-rounds": 4, "clip": 0.2, "learning-rate": 0.05},
-    "fine_tuning": {"num-rounds": 4, "clip": 0.2, "learning-rate": 0.5},
+    "lora": {"num-rounds": 8, "clip": 0.1, "learning-rate": 0.3, "local-epochs": 10},
 }
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +33,7 @@ def test_an_example_runs_and_learns(name):
     package = f"simulations.examples.{name}"
     federation = Federation(10, {**CONFIG, **EXAMPLES[name]})
     result = InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
-    # Chance is 0.1; both reach more than 0.8 with this many clients and this much noise.
+    # Chance is 0.1, the public transformer has 0.39; both reach more than 0.8 with this much noise.
     assert result.state["metrics"]["accuracy"] > 0.6
 
 
@@ -53,6 +54,17 @@ def test_the_app_of_the_top_folder_keeps_to_its_target(caplog):
     assert float(re.search(r"ε = ([\d.]+), δ = 1e-05", seen)[1]) <= target.epsilon == 8.0
 
 
+def test_five_hospitals_learn_and_keep_to_their_patients_target(monkeypatch, capsys):
+    folder = ROOT / "simulations" / "examples" / "hospitals"
+    monkeypatch.syspath_prepend(str(folder))
+    app = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    apps = app["components"]
+    result = InlineEngine().run(apps["serverapp"], apps["clientapp"], Federation(5, app["config"]))
+    # Always the larger class: 0.65; eight runs with secure randomness reached 0.91 to 0.96.
+    assert result.state["metrics"]["accuracy"] > 0.85
+    assert "A whole silo (a hospital, say) is not protected" in capsys.readouterr().out
+
+
 def test_the_examples_add_two_lines():
     """What a person copies: one line on each side, besides imports and the design."""
     import inspect
@@ -63,16 +75,18 @@ def test_the_examples_add_two_lines():
     assert inspect.getsource(server_app).count("PrivQuantStrategy(") == 1
 
 
-def test_fine_tuning_leaves_the_body_as_it_was():
+def test_lora_changes_no_other_arrays_and_helps():
     torch = pytest.importorskip("torch")
-    from simulations.examples.fine_tuning.task import make_model
+    from simulations.examples.lora.task import accuracy, make_model
 
-    package = "simulations.examples.fine_tuning"
-    federation = Federation(3, {**CONFIG, **EXAMPLES["fine_tuning"], "num-rounds": 1})
+    package = "simulations.examples.lora"
+    federation = Federation(3, {**CONFIG, **EXAMPLES["lora"], "num-rounds": 1})
     result = InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
     trained, before = result.arrays.to_torch_state_dict(), make_model().state_dict()
     changed = {name for name in before if not torch.equal(trained[name], before[name])}
-    assert changed == {"head.weight", "head.bias"}
+    assert changed == {name for name in before if "lora" in name}
+    # The public model has not seen such images: 0.39. Eight rounds of ten clients reach 0.92.
+    assert accuracy(make_model()) < 0.5
 
 
 def test_the_gru_learns_from_a_folder_of_roles(tmp_path):
@@ -89,12 +103,12 @@ def test_the_gru_learns_from_a_folder_of_roles(tmp_path):
     assert result.state["metrics"]["accuracy"] > 0.25
 
 
-def test_the_template_is_a_project_of_its_own(tmp_path, preloaded):
+def test_the_template_is_a_project_of_its_own(tmp_path):
     copy = tmp_path / "project"
     shutil.copytree(ROOT / "simulations" / "examples" / "template", copy)
     app = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     program = f"""
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.simulation import Federation, InlineEngine
 import my_app.task
 
 assert my_app.task.__file__.startswith({str(copy)!r})
@@ -104,7 +118,7 @@ print(result.state["metrics"]["accuracy"])
 """
     paths = os.pathsep.join([str(copy), str(ROOT)])
     done = subprocess.run(
-        [preloaded.python, "-c", program],
+        [sys.executable, "-c", program],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
@@ -138,6 +152,26 @@ def test_the_dockerfile_builds_what_is_here():
     assert all((ROOT / source).exists() for source in copied)
     names = [word for word, _ in instructions]
     assert names.index("USER") < names.index("ENTRYPOINT"), "containers run as root"
-    programs = [json.loads(rest)[0] for word, rest in instructions if word == "ENTRYPOINT"]
-    assert programs == ["flower-superlink", "flower-supernode"]
+    commands = [json.loads(rest) for word, rest in instructions if word == "ENTRYPOINT"]
+    assert commands == [["flower-superlink"], ["fl-privquant", "supernode"]]
+    programs = [program for program, *_ in commands]
     assert all(shutil.which(name, path=str(Path(sys.executable).parent)) for name in programs)
+
+
+def test_the_compose_file_gives_flower_options_that_it_has():
+    """Not started, as that takes Docker: files and options exist, and each client has its own ledger."""
+    compose = yaml.safe_load((ROOT / "docs" / "docker" / "compose.yaml").read_text())
+    services = compose["services"]
+    clients = {name: service for name, service in services.items() if name.startswith("client")}
+    assert services.keys() == {"server", *clients}
+    programs = {"superlink": ["flower-superlink"], "supernode": ["fl-privquant", "supernode"]}
+    for service in services.values():
+        folder = ROOT / "docs" / "docker" / service["build"]["context"]
+        assert (folder / service["build"]["dockerfile"]).exists()
+        command = [*programs[service["build"]["target"]], "--help"]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+        assert all(option.split("=")[0] in shown.stdout for option in service["command"])
+    ledgers = {service["volumes"][-1].split(":")[0] for service in clients.values()}
+    assert ledgers == compose["volumes"].keys() == clients.keys()
+    assert all("privquant-max-epsilon=" in " ".join(service["command"]) for service in clients.values())

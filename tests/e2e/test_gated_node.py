@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from fl_privquant.accounting import SpendingLedger
-from fl_privquant.flower.engines import Federation
+from fl_privquant.flower.simulation import Federation
 from tests.deployment import Superlink
 
 pytestmark = pytest.mark.slow
@@ -59,9 +59,9 @@ CLIENT = """
 HOSTILE_CLIENT = """
     from flwr.app import Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
-    from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
+    from fl_privquant.flower import PrivQuantMod
 
-    app = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(max_epsilon=1e-9)])
+    app = ClientApp(mods=[PrivQuantMod(max_epsilon=1e-9, secure_aggregation=True)])
 
 
     @app.train()
@@ -91,7 +91,7 @@ SERVER = """
 
             sums = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.25)
             mechanism = pq.design("optm", epsilon=1.0, bits=2)
-            strategy = PrivQuantStrategy(strategy, mechanism=mechanism, clip=0.1, aggregation=sums)
+            strategy = PrivQuantStrategy(strategy, pq.Encoding(mechanism, 0.1), aggregation=sums)
         strategy.start(grid, ArrayRecord({"w": Array(np.zeros(6, np.float32))}), num_rounds=1, timeout=300)
 """
 
@@ -106,12 +106,12 @@ def write_app(folder, client=CLIENT):
     return folder
 
 
-def test_only_private_updates_leave_nodes_whose_owners_say_so(tmp_path, preloaded):
+def test_only_private_updates_leave_nodes_whose_owners_say_so(tmp_path):
     app, hostile = write_app(tmp_path / "app"), write_app(tmp_path / "hostile", HOSTILE_CLIENT)
     ledger = tmp_path / "ledger-{partition-id}.jsonl"
     config = {"privquant-max-epsilon": 2.0, "privquant-ledger-file": str(ledger)}
     nodes = Federation(CLIENTS, node_config=config)
-    with Superlink(tmp_path / "superlink", nodes, preloaded, ("fl-privquant", "supernode")) as superlink:
+    with Superlink(tmp_path / "superlink", nodes, ("fl-privquant", "supernode")) as superlink:
         plain = superlink.submit(app)
         private = superlink.submit(app, {"private": True})
         attacked = superlink.submit(hostile, {"private": True})

@@ -7,7 +7,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.codec.test_update import mechanism_of
 from tests.flower.apps import (
     CLIP,
@@ -22,10 +22,10 @@ from tests.flower.apps import (
 
 
 @pytest.mark.parametrize("rotate", [False, True])
-@pytest.mark.parametrize("name", pq.mechanisms())
+@pytest.mark.parametrize("name", pq.available_mechanisms())
 def test_a_run_gives_the_mean_of_the_decoded_updates(name, rotate):
     mechanism = mechanism_of(name)
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, rotate=rotate)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, rotate=rotate))
     client = client_app(mods=[PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=SEED)])
     result = InlineEngine().run(server_app(lambda: strategy), client, Federation(3))
     seed = strategy.request(1).rotation_seed

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.apps.user_app import UserApp, user_app
-from simulations.config import RunConfig
 from simulations.run import execute
+from simulations.runner.apps.user_app import UserApp, user_app
+from simulations.runner.config import RunConfig
 from tests.ray_cluster import WARNINGS, RayCluster
 from tests.simulations.flower_apps import TORCH, write_app
 

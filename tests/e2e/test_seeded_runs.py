@@ -10,6 +10,14 @@ from tests.ray_cluster import WARNINGS
 _EXPECTED = json.loads(TABLE.read_text())
 # Models of floating-point noise, whose last digits differ from processor to processor.
 _FLOATS = ("=central_gaussian", "=gaussian", "=laplace")
+# What the independent check has no bound for: L2 norms of codes from tables, and sums of many rows.
+_NOT_DERIVED = (
+    "pbm encoding=rotated",
+    "=skellam encoding",
+    "bits=1 privacy",
+    "=optm privacy.epsilon=400",
+    "=imvu secagg",
+)
 _ON_RAY = [run for run in runs() if "engine=ray" in run]
 
 
@@ -21,7 +29,9 @@ def test_the_table_has_every_run():
 @pytest.mark.parametrize("run", [run for run in runs() if run not in _ON_RAY])
 def test_a_seeded_run_gives_what_is_written_down(run):
     found = outcome(run)
+    not_derived = found.pop("not_derived")
     assert same(found, _EXPECTED[run], models=not any(part in run for part in _FLOATS)), found
+    assert bool(not_derived) == any(part in run for part in _NOT_DERIVED), not_derived
 
 
 _SOME = ("=pbm secagg=on", "=skellam encoding", "=rounded_gaussian privacy", "=central", "=qsgd")

@@ -7,11 +7,11 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import message_digest
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.protocol import message_digest
 from fl_privquant.sampling.stream import RandomStream
 
 SEED = 11
@@ -89,6 +89,15 @@ def client_app(
     return app
 
 
+def moving_client(move, mods):
+    """A client whose training adds ``move`` to every array of floats; all clients weigh the same."""
+
+    def train_with(arrays, partition, server_round):
+        return {name: each + move if each.dtype.kind == "f" else each for name, each in arrays.items()}
+
+    return client_app(mods, train_with, num_examples=lambda partition: 1)
+
+
 def server_app(make_strategy, num_rounds=1, initial=None, wrap_grid=lambda grid: grid, **options):
     """A server that runs a strategy and keeps the model in its state and the result on the app."""
     app = ServerApp()
@@ -114,8 +123,8 @@ def expected_model(mechanism, partitions, server_round=1, arrays=None, clip=CLIP
     means = {name: np.zeros_like(arrays[name]) for name in codec.layout.names}
     for partition in partitions:
         stream = RandomStream.seeded(SEED, round=server_round, client=partition)
-        update = codec.encoded_difference(trained(arrays, partition, server_round), arrays, stream)
-        for name, each in codec.apply(update.packed(), arrays).items():
+        update = codec.encode_difference(trained(arrays, partition, server_round), arrays, stream)
+        for name, each in codec.apply(update.pack(), arrays).items():
             means[name] += each * (1.0 / len(partitions))
     return {**arrays, **means}
 
@@ -131,5 +140,5 @@ def digest_of(request):
     """What masks are derived from, for clients that are sent this request."""
     config = ConfigRecord()
     request.write(config)
-    with server_identity(1):
+    with use_server_identity(1):
         return message_digest(Message(RecordDict({"config": config}), 1, "train"))

@@ -7,19 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, Plan, Release, SimulatedSum
+from fl_privquant.accounting import Accountant, Release, SimulatedSum, UpdateNorms
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import AdaptiveKeep, PrivQuantMod, PrivQuantStrategy, RoundRecord
-from fl_privquant.flower.adaptive_keep import energy_of_mean
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.policies.adaptive_keep import estimate_mean_energy
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.planning import Plan
+from tests.flower.apps import moving_client, server_app
 
 CLIENTS, DIMENSION, ROUNDS = 40, 1200, 4
 
@@ -34,24 +33,12 @@ def plan() -> Plan:
 
 def run(policy: AdaptiveKeep, length: float) -> tuple[PrivQuantStrategy, list[RoundRecord]]:
     """All clients send the same update of that L2 norm."""
-    client, server = ClientApp(), ServerApp()
     records: list[RoundRecord] = []
     inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     strategy = PrivQuantStrategy(inner, policy, simulated=True, on_round=records.append)
-
-    @client.train(mods=[PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=3)])
-    def train(message: Message, context: Context) -> Message:
-        step = np.full(DIMENSION, length / math.sqrt(DIMENSION), dtype=np.float32)
-        moved = message.content["arrays"]["model"].numpy() + step
-        metrics = MetricRecord({"num-examples": 1})
-        content = {"arrays": ArrayRecord({"model": Array(moved)}), "metrics": metrics}
-        return Message(RecordDict(content), reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
-        context.state["arrays"] = strategy.start(grid, start, num_rounds=ROUNDS).arrays
-
+    step = np.full(DIMENSION, length / math.sqrt(DIMENSION), dtype=np.float32)
+    client = moving_client(step, [PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=3)])
+    server = server_app(lambda: strategy, ROUNDS, {"model": np.zeros(DIMENSION, np.float32)})
     InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
     return strategy, records
 
@@ -90,7 +77,7 @@ def test_the_norm_of_the_mean_is_estimated_without_bias(plan: Plan, length: floa
         for client in range(CLIENTS):
             stream = pq.RandomStream.seeded(1, round=number, client=client)
             codec.add_codes(codec.encode({"update": sides[client % 2]}, stream), total)
-        estimates.append(energy_of_mean(codec, total, CLIENTS))
+        estimates.append(estimate_mean_energy(codec, total, CLIENTS))
     error = float(np.std(estimates, ddof=1)) / math.sqrt(len(estimates))
     assert error < 0.05
     assert float(np.mean(estimates)) == pytest.approx(length**2, abs=5.0 * error)
@@ -99,7 +86,7 @@ def test_the_norm_of_the_mean_is_estimated_without_bias(plan: Plan, length: floa
 def test_a_checkpoint_keeps_what_was_learnt(plan: Plan) -> None:
     policy, resumed = AdaptiveKeep(plan, smoothing=0.0), AdaptiveKeep(plan)
     policy.observe_energy(0.01)
-    assert policy(2).kept(DIMENSION) == 30
+    assert policy(2).count_kept(DIMENSION) == 30
     resumed.restore_state(policy.checkpoint_state())
     assert resumed(2) == policy(2)
     with pytest.raises(InvalidSpecError, match="not finite"):
@@ -134,7 +121,9 @@ def test_no_mixture_of_rounds_exceeds_the_target(plan: Plan, times: int) -> None
     view, mixture = plan.aggregation.view(CLIENTS), Accountant()
     for encoding, count in ((plan.encoding, ROUNDS - times), (policy(2), times)):
         ratio = (encoding.l2_bound(DIMENSION) or math.inf) / encoding.clip
-        mixture.add(Release(encoding.mechanism, encoding.kept(DIMENSION), view, Norms(l2=ratio)), count)
+        mixture.add(
+            Release(encoding.mechanism, encoding.count_kept(DIMENSION), view, UpdateNorms(l2=ratio)), count
+        )
     assert policy(2) != plan.encoding
     assert mixture.statement(plan.target.delta).epsilon <= plan.target.epsilon
 
@@ -145,7 +134,7 @@ def test_a_client_that_takes_part_in_few_rounds_counts_few(plan: Plan) -> None:
     few = target.plan(DIMENSION, max_bits=1, keep=240, aggregation=plan.aggregation)
     policy = AdaptiveKeep(few, smoothing=0.0)
     policy.observe_energy(0.001)
-    assert policy(2).kept(DIMENSION) == 30
+    assert policy(2).count_kept(DIMENSION) == 30
 
 
 def test_a_plan_that_sends_everything_is_refused(plan: Plan) -> None:

@@ -6,19 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
-from fl_privquant.codec.array_choice import ArrayChoice
+from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
-from tests.flower.apps import digest_of
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower._messages.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from tests.flower.apps import client_app, digest_of, server_app
 
 CLIENTS = 7
 START = {
@@ -31,34 +29,30 @@ START = {
 
 
 def run(
-    aggregation: Aggregation, include: tuple[str, ...] = (), inner: Strategy | None = None, **settings: Any
+    aggregation: Aggregation,
+    include: tuple[str, ...] = (),
+    inner: Strategy | None = None,
+    exclude: tuple[str, ...] = (),
 ) -> tuple[dict[str, np.ndarray], list[RoundRecord]]:
-    client, server = ClientApp(), ServerApp()
     records: list[RoundRecord] = []
-    secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
+    secure = isinstance(aggregation, pq.SecureSum)
 
-    @client.train(mods=[*secure, PrivQuantMod(max_epsilon=10.0, seed=3)])
-    def train(message: Message, context: Context) -> Message:
-        # Every array is changed, by far more than the clip.
-        moved = {name: array.numpy() + 1 for name, array in message.content["arrays"].items()}
-        record = ArrayRecord({name: Array(np.asarray(value)) for name, value in moved.items()})
-        metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        strategy = PrivQuantStrategy(
+    def strategy() -> PrivQuantStrategy:
+        return PrivQuantStrategy(
             inner or FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS),
-            mechanism=pq.design("optm", epsilon=2.0, bits=2),
-            clip=0.1,
-            include=include,
+            pq.Encoding(pq.design("optm", epsilon=2.0, bits=2), clip=0.1),
+            arrays=pq.ArrayChoice(include=include, exclude=exclude),
             aggregation=aggregation,
             on_round=records.append,
-            **settings,
         )
-        start = ArrayRecord({name: Array(np.asarray(value)) for name, value in START.items()})
-        context.state["arrays"] = strategy.start(grid, start, num_rounds=2).arrays
 
+    # Every array is changed, by far more than the clip.
+    client = client_app(
+        [PrivQuantMod(max_epsilon=10.0, seed=3, secure_aggregation=secure)],
+        lambda arrays, *_: {name: np.asarray(each + 1) for name, each in arrays.items()},
+        lambda _: 1,
+    )
+    server = server_app(strategy, 2, START)
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
     return {name: array.numpy() for name, array in result.arrays.items()}, records
 
@@ -84,7 +78,7 @@ def test_fewer_coordinates_cost_less() -> None:
 
 
 def test_excluded_patterns() -> None:
-    model, records = run(pq.PerClient(), ("head.*", "body.*"), exclude=["*.bias"])
+    model, records = run(pq.PerClient(), ("head.*", "body.*"), exclude=("*.bias",))
     assert records[0].codec.layout.names == ("body.weight", "head.weight")
     assert np.array_equal(model["head.bias"], START["head.bias"])
 
@@ -92,7 +86,7 @@ def test_excluded_patterns() -> None:
 def test_a_plan_is_for_what_is_chosen() -> None:
     target = pq.Target(epsilon=8.0, delta=1e-5, rounds=2, num_clients=CLIENTS)
     plan = target.plan(dimension=25)
-    strategy = PrivQuantStrategy(FedAvg(), plan, include=["head.*"])
+    strategy = PrivQuantStrategy(FedAvg(), plan, arrays=pq.ArrayChoice(include=["head.*"]))
     assert strategy.arrays.include == ("head.*",)
     assert strategy.request(1).layout(START).dimension == plan.dimension
 
@@ -110,7 +104,9 @@ def test_a_plan_is_for_what_is_chosen() -> None:
 def test_odd_patterns_are_refused(include: Any, exclude: Any, reason: str) -> None:
     with pytest.raises(InvalidSpecError) as refused:
         PrivQuantStrategy(
-            FedAvg(), mechanism=pq.design("one_bit", epsilon=1.0), clip=1.0, include=include, exclude=exclude
+            FedAvg(),
+            pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=1.0),
+            arrays=pq.ArrayChoice(include=include, exclude=exclude),
         )
     assert reason in str(refused.value)
 
@@ -120,7 +116,7 @@ def test_patterns_that_match_nothing_are_refused() -> None:
     for choice, reason in (
         (ArrayChoice(["tail.*"]), f"include: 'tail.*' matches no array of {model}"),
         (ArrayChoice(exclude=["head.weight", "HEAD.*"]), f"exclude: 'HEAD.*' matches no array of {model}"),
-        (ArrayChoice(["head.*"], ["head.?*"]), f"leaves none of {model}"),
+        (ArrayChoice(["head.*"], ["head.?*"]), f"leave none of {model}"),
     ):
         with pytest.raises(InvalidSpecError) as refused:
             choice.of(START)
@@ -130,10 +126,8 @@ def test_patterns_that_match_nothing_are_refused() -> None:
 def test_a_client_checks_what_a_server_says() -> None:
     strategy = PrivQuantStrategy(
         FedAvg(),
-        mechanism=pq.design("one_bit", epsilon=1.0),
-        clip=1.0,
-        include=["head.*"],
-        exclude=["*.bias"],
+        pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=1.0),
+        arrays=pq.ArrayChoice(include=["head.*"], exclude=["*.bias"]),
     )
     config = ConfigRecord()
     strategy.request(1).write(config)

@@ -11,8 +11,8 @@ import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Release
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
-from fl_privquant.flower.checkpoint import CheckpointError
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.server.checkpoint import CheckpointError
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import CLIP, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
 
 ROUNDS = 5
@@ -39,7 +39,9 @@ def kill():
 
 
 def strategy_of(name, path=None):
-    strategy = PrivQuantStrategy(STRATEGIES[name](), pq.design("optm", epsilon=2.0, bits=2), CLIP)
+    strategy = PrivQuantStrategy(
+        STRATEGIES[name](), pq.Encoding(pq.design("optm", epsilon=2.0, bits=2), CLIP)
+    )
     return strategy if path is None else CheckpointStrategy(strategy, path)
 
 
@@ -154,8 +156,10 @@ def test_the_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 def test_a_strategy_with_state_that_cannot_be_kept_is_refused_at_once(tmp_path):
     strategy = fedavg()
     strategy.accountant = object()
-    with pytest.raises(InvalidSpecError, match=r"FedAvg\.accountant: a object.*checkpoint_state"):
-        CheckpointStrategy(PrivQuantStrategy(strategy, pq.design("none"), 1.0), tmp_path / "x")
+    with pytest.raises(InvalidSpecError, match=r"FedAvg\.accountant: an object.*checkpoint_state"):
+        CheckpointStrategy(
+            PrivQuantStrategy(strategy, pq.Encoding(pq.design("none"), clip=1.0)), tmp_path / "x"
+        )
 
 
 def test_a_strategy_that_fills_such_state_later_is_refused_then(tmp_path):

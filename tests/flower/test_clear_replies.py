@@ -11,9 +11,14 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import PrivateGrid, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.engines.engine import GridWrapper
+from fl_privquant.flower import (
+    ClientMetrics,
+    PrivateGrid,
+    PrivQuantMod,
+    PrivQuantStrategy,
+)
+from fl_privquant.flower._messages.grids import GridWrapper
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import CLIP, as_record, client_app, initial_arrays, server_app
 
 CLIENTS = 6
@@ -87,10 +92,10 @@ def plan(aggregation):
 
 
 WAYS = {
-    "plain": lambda **more: PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, **more),
+    "plain": lambda **more: PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, CLIP), **more),
     "plan": lambda **more: PrivQuantStrategy(FedAvg(), plan(pq.PerClient()), **more),
     "secure sum": lambda **more: PrivQuantStrategy(
-        FedAvg(), MECHANISM, CLIP, aggregation=pq.SecureSum(), **more
+        FedAvg(), pq.Encoding(MECHANISM, CLIP), aggregation=pq.SecureSum(), **more
     ),
     "plan for a secure sum": lambda **more: PrivQuantStrategy(FedAvg(), plan(None), **more),
 }
@@ -98,8 +103,8 @@ WAYS = {
 
 def mods(way, **options):
     # Plans for secure sums have a delta.
-    private = PrivQuantMod(max_epsilon=math.inf, max_delta=1e-5, **options)
-    return [SecureAggregationMod(), private] if "secure sum" in way else [private]
+    masked = "secure sum" in way
+    return [PrivQuantMod(max_epsilon=math.inf, max_delta=1e-5, secure_aggregation=masked, **options)]
 
 
 def run(main, client):
@@ -167,7 +172,7 @@ def test_what_a_client_allows_is_all_that_leaves_it_and_is_named(way, flower_log
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("whole_app", [True, False])
 def test_an_evaluation_that_both_sides_allow_is_aggregated_and_named(way, whole_app, flower_log):
-    strategy = WAYS[way](clear_metrics=["accuracy"])
+    strategy = WAYS[way](metrics=ClientMetrics(clear=["accuracy"]))
     # It is named before anybody is asked.
     assert_stated({"'accuracy'"}, strategy)
     own = mods(way, metrics=["accuracy"])
@@ -189,9 +194,11 @@ def test_an_evaluation_that_both_sides_allow_is_aggregated_and_named(way, whole_
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_private_grid_sends_other_messages_only_if_they_are_allowed(kind, whole_app):
     def refused(grid):
-        private = PrivateGrid(grid, MECHANISM, CLIP)
+        private = PrivateGrid(grid, pq.Encoding(MECHANISM, CLIP))
         for send in (private.send_and_receive, private.push_messages):
-            with pytest.raises(InvalidSpecError, match=f"send clients no '{kind}' messages .*clear_metrics="):
+            with pytest.raises(
+                InvalidSpecError, match=f"send clients no '{kind}' messages .*ClientMetrics\\(clear="
+            ):
                 send([Message(RecordDict(), node, kind) for node in grid.get_node_ids()])
         assert_stated(set(), private.private)
 
@@ -200,7 +207,9 @@ def test_a_private_grid_sends_other_messages_only_if_they_are_allowed(kind, whol
     grids = []
 
     def allowed(grid):
-        grids.append(PrivateGrid(grid, MECHANISM, CLIP, clear_metrics=["accuracy"]))
+        grids.append(
+            PrivateGrid(grid, pq.Encoding(MECHANISM, CLIP), metrics=ClientMetrics(clear=["accuracy"]))
+        )
         ask(grids[0], ["train", kind])
 
     own = mods("plain", metrics=["accuracy"])
@@ -214,7 +223,9 @@ def test_pulled_replies_are_named_too():
     grids = []
 
     def main(grid):
-        grids.append(PrivateGrid(grid, MECHANISM, CLIP, clear_metrics=["accuracy"]))
+        grids.append(
+            PrivateGrid(grid, pq.Encoding(MECHANISM, CLIP), metrics=ClientMetrics(clear=["accuracy"]))
+        )
         nodes = grid.get_node_ids()
         ids = grids[0].push_messages([Message(RecordDict(), node, "query.own") for node in nodes])
         assert len(list(grids[0].pull_messages(ids))) == CLIENTS
@@ -235,11 +246,11 @@ def test_an_app_that_fails_tells_nothing(kind, flower_log):
 
 
 def test_a_forgotten_mod_is_named_with_all_that_it_let_pass():
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, max_failed_rounds=2)
+    strategy = PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=2)
     seen = run_strategy(strategy, talkative_client())
     assert seen == {"arrays 'arrays'", "'accuracy'", "'num-examples'", "'train-secret'", "'train-name'"}
     assert_stated(seen, strategy)
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, max_failed_rounds=2)
+    strategy = PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=2)
     seen = run_strategy(strategy, talkative_client(fails=["train"]))
     assert seen == {"texts of errors"}
     assert_stated(seen, strategy)
@@ -257,7 +268,7 @@ class CuriousFedAvg(FedAvg):
 
 
 def test_what_the_wrapped_strategy_asks_for_by_itself_is_named():
-    strategy = PrivQuantStrategy(CuriousFedAvg(), MECHANISM, CLIP)
+    strategy = PrivQuantStrategy(CuriousFedAvg(), pq.Encoding(MECHANISM, CLIP))
     seen = run_strategy(strategy, talkative_client(for_training=mods("plain")))
     assert {"'query-secret'", "'query-name'", "arrays 'arrays'"} < seen
     # Pulled messages pass by the wiretap.
@@ -272,7 +283,7 @@ def test_texts_of_errors_are_named_whatever_code_the_app_gives_them(code):
     def train(message, context):
         return Message(Error(code, "my data are secret"), reply_to=message)
 
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, max_failed_rounds=2)
+    strategy = PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=2)
     assert run_strategy(strategy, app) == {"texts of errors"}
     assert_stated({"texts of errors"}, strategy)
 
@@ -285,7 +296,7 @@ def test_more_metrics_than_a_statement_names_are_said_to_be_more():
         metrics = MetricRecord({f"layer-{number}": 0.5 for number in range(150)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, max_failed_rounds=2)
+    strategy = PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=2)
     run_strategy(strategy, app)
     for text in map(str, [strategy.statements()[0], *strategy.privacy_statement()[-1:]]):
         assert "'layer-16' and at least 91 more metrics" in text
@@ -308,26 +319,30 @@ def test_records_without_an_allowed_metric_do_not_even_leave_by_name():
 
 def test_forgotten_mods_of_a_secure_sum_are_asked_for_by_name(flower_log):
     """The server once said "advertise: KeyError: 'arrays'"."""
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, aggregation=pq.SecureSum(), max_failed_rounds=1)
+    strategy = PrivQuantStrategy(
+        FedAvg(), pq.Encoding(MECHANISM, CLIP), aggregation=pq.SecureSum(), max_failed_rounds=1
+    )
     server = server_app(lambda: strategy)
     InlineEngine().run(server, client_app([]), Federation(CLIENTS))
-    advice = "put SecureAggregationMod() before PrivQuantMod in ClientApp(mods=[...])"
+    advice = "use ClientApp(mods=[PrivQuantMod(..., secure_aggregation=True)])"
     assert f"a message of secure aggregation, which a mod should have answered; {advice}" in flower_log.text
     # An app that answers without looking at the message is no better.
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, CLIP, aggregation=pq.SecureSum(), max_failed_rounds=3)
+    strategy = PrivQuantStrategy(
+        FedAvg(), pq.Encoding(MECHANISM, CLIP), aggregation=pq.SecureSum(), max_failed_rounds=3
+    )
     seen = run_strategy(strategy, talkative_client())
     assert "the client's app answered a message of secure aggregation" in flower_log.text
     assert seen == {"arrays 'arrays'", "'accuracy'", "'num-examples'", "'train-secret'", "'train-name'"}
     assert_stated(seen, strategy)
 
 
-@pytest.mark.parametrize("argument", ["clear_metrics", "metrics"])
+@pytest.mark.parametrize("argument", ["metrics.clear", "metrics"])
 def test_one_name_is_not_a_collection_of_letters(argument):
     make = {
-        "clear_metrics": lambda: WAYS["plain"](clear_metrics="loss"),
+        "metrics.clear": lambda: ClientMetrics(clear="loss"),
         "metrics": lambda: PrivQuantMod(1.0, metrics="loss"),
     }
-    with pytest.raises(InvalidSpecError, match=rf"{argument}: 'loss' is one name.*\['loss'\]"):
+    with pytest.raises(InvalidSpecError, match=rf"^{argument}: 'loss' is one name.*\['loss'\]"):
         make[argument]()
 
 
@@ -348,7 +363,7 @@ def test_evaluations_are_weighted_as_clients_allow():
             metrics = {"accuracy": accuracies[partition], "num-examples": 5 if partition == 0 else 1}
             return Message(RecordDict({"found": MetricRecord(metrics)}), reply_to=message)
 
-        strategy = WAYS["plain"](clear_metrics=names)
+        strategy = WAYS["plain"](metrics=ClientMetrics(clear=names))
         server = server_app(lambda: strategy)
         InlineEngine().run(server, app, Federation(CLIENTS))
         return server.result.evaluate_metrics_clientapp[1]["accuracy"]

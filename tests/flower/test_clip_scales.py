@@ -14,14 +14,14 @@ from torch import nn
 
 import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
-from fl_privquant.codec.array_choice import ArrayChoice
 from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.array_selection import ArrayChoice
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
+from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower._messages.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import as_record, client_app, digest_of, fedavg, server_app
 
 MODEL = {
@@ -31,6 +31,7 @@ MODEL = {
     "body.bias": np.zeros(7, np.float64),
 }
 SCALES = {"head.*": 1.0, "*": 2.0**-5}
+CHOICE = ArrayChoice(clip_scales=tuple(SCALES.items()))
 MECHANISM = pq.design("optm", epsilon=2.0, bits=3)
 CLIENTS = 7
 
@@ -96,48 +97,50 @@ def test_the_norm_that_is_accounted_for_holds_whatever_the_scales() -> None:
 
 
 def run(
-    aggregation: Aggregation, clip: Any, clip_scales: Any = None, path: Path | None = None, rounds: int = 2
+    aggregation: Aggregation, path: Path | None = None, rounds: int = 2, arrays: ArrayChoice = CHOICE
 ) -> tuple[dict[str, np.ndarray], PrivQuantStrategy]:
     made: list[PrivQuantStrategy] = []
 
     def strategy() -> Any:
         made.append(
             PrivQuantStrategy(
-                fedavg(), MECHANISM, clip, clip_scales=clip_scales, aggregation=aggregation, rotation_seed=1
+                fedavg(),
+                pq.Encoding(MECHANISM, clip=0.2),
+                arrays=arrays,
+                aggregation=aggregation,
+                rotation_seed=1,
             )
         )
         return made[0] if path is None else CheckpointStrategy(made[0], path)
 
-    secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
-    client = client_app([*secure, PrivQuantMod(max_epsilon=10.0, seed=3)])
+    secure = isinstance(aggregation, pq.SecureSum)
+    client = client_app([PrivQuantMod(max_epsilon=10.0, seed=3, secure_aggregation=secure)])
     server = server_app(strategy, rounds, MODEL)
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS, seed=1))
     return {name: array.numpy() for name, array in result.arrays.items()}, made[0]
 
 
 def test_rounds_one_by_one_summed_masked_and_resumed(tmp_path: Path) -> None:
-    clips = {"head.*": 0.2, "*": 0.2 * 2.0**-5}
-    single, strategy = run(pq.PerClient(), clips)
-    assert dict(strategy.arrays.clip_scales) == SCALES
-    summed, _ = run(pq.SumOfCodes(), 0.2, SCALES)
-    masked, _ = run(pq.SecureSum(), 0.2, SCALES)
+    single, strategy = run(pq.PerClient())
+    summed, _ = run(pq.SumOfCodes())
+    masked, _ = run(pq.SecureSum())
     for name in MODEL:
         np.testing.assert_array_equal(summed[name], masked[name])
         np.testing.assert_allclose(single[name], summed[name], atol=1e-6)
     # Clients move every coordinate by about 0.05: far more than the body's clip allows.
     assert np.abs(masked["body.weight"]).max() < np.abs(masked["head.weight"]).max() / 8
     np.testing.assert_array_equal(masked["steps"], MODEL["steps"])
-    run(pq.SumOfCodes(), 0.2, SCALES, tmp_path / "run.checkpoint", rounds=1)
-    resumed, _ = run(pq.SumOfCodes(), 0.2, SCALES, tmp_path / "run.checkpoint")
+    run(pq.SumOfCodes(), tmp_path / "run.checkpoint", rounds=1)
+    resumed, _ = run(pq.SumOfCodes(), tmp_path / "run.checkpoint")
     for name in MODEL:
         np.testing.assert_array_equal(resumed[name], summed[name])
     # The cost of the update is that of one on one scale.
-    _, unscaled = run(pq.PerClient(), 0.2)
+    _, unscaled = run(pq.PerClient(), arrays=ArrayChoice())
     assert strategy.ledger.statement(1e-5).epsilon == unscaled.ledger.statement(1e-5).epsilon
 
 
 def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = PrivQuantStrategy(FedAvg(), MECHANISM, 0.1, clip_scales=SCALES)
+    strategy = PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, clip=0.1), arrays=CHOICE)
     config = ConfigRecord()
     strategy.request(1).write(config)
     assert Request.read(config).arrays == strategy.arrays
@@ -172,7 +175,7 @@ def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("scales", "choice", "reason"),
     [
-        ({"head.*": 1.0}, {}, "clip_scales: body.weight matches none of ['head.*']; add a pattern for it"),
+        ({"head.*": 1.0}, {}, "clip_scales: 'body.weight' matches none of ['head.*']; add a pattern for it"),
         ({"*": 1.0, "head.*": 0.5}, {}, "clip_scales: 'head.*' is the first match of no array that is sent"),
         ({"tail": 1.0, "*": 0.5}, {}, "clip_scales: 'tail' is the first match of no array that is sent"),
         ({"steps": 1.0, "*": 0.5}, {}, "'steps' is the first match of no array that is sent"),
@@ -188,19 +191,19 @@ def test_every_array_has_a_group_and_every_group_an_array(
 
 
 @pytest.mark.parametrize(
-    ("clip", "scales", "reason"),
+    ("scales", "reason"),
     [
-        ({"*": 0.1}, {"*": 1.0}, "clip has a value for each pattern; leave one out"),
-        ({"*": 0.0}, None, "clip '*': 0.0 is not a finite number above 0"),
-        ({}, None, "clip: nan is not a finite number above 0"),
-        (0.1, {"*": -1.0}, "clip_scales '*': -1.0 is not a finite number above 0"),
-        (0.1, 3, "clip_scales: 3, expected factors by pattern"),
-        (0.1, {"": 1.0}, "clip_scales: '' is not a text"),
+        ([("*", -1.0)], "clip_scales '*': -1.0 is not a finite number above 0"),
+        ([("", 1.0)], "clip_scales: '' is not a text"),
+        ([("*", 1.0), ("*", 2.0)], "clip_scales: a pattern is given twice"),
+        ([3], "clip_scales: [3], expected pairs of a pattern and a factor"),
+        ({"head.*": 1.0}, "clip_scales: {'head.*': 1.0}, expected pairs of a pattern and a factor"),
+        (3, "clip_scales: 3, expected Sequence"),
     ],
 )
-def test_odd_scales_are_refused(clip: Any, scales: Any, reason: str) -> None:
+def test_odd_scales_are_refused(scales: Any, reason: str) -> None:
     with pytest.raises(InvalidSpecError) as refused:
-        PrivQuantStrategy(FedAvg(), MECHANISM, clip, clip_scales=scales)
+        ArrayChoice(clip_scales=scales)
     assert reason in str(refused.value)
 
 
@@ -215,7 +218,9 @@ def test_buffers_of_batch_normalization() -> None:
     assert {"1.running_mean", "1.running_var"} < set(everything.names)
     without = ArrayChoice(exclude=["*.running_*"]).layout(read)
     assert set(everything.names) - set(without.names) == {"1.running_mean", "1.running_var"}
-    strategy = PrivQuantStrategy(fedavg(), MECHANISM, 0.2, exclude=["*.running_*"])
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=pq.ArrayChoice(exclude=["*.running_*"])
+    )
     server = server_app(lambda: strategy, 1, read)
     result = InlineEngine().run(server, client_app(), Federation(num_clients=3))
     for name, before in as_record(read).items():

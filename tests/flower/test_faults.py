@@ -7,13 +7,13 @@ import pytest
 from flwr.app import Message
 
 import fl_privquant as pq
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
-from fl_privquant.flower.client_ledger import ClientLedger
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.engines.inline import InlineGrid
-from fl_privquant.flower.engines.internals import copied_records
-from fl_privquant.flower.protocol import PROTOCOL_VERSION, Request
+from fl_privquant.flower._messages.copies import copy_records
+from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Request
+from fl_privquant.flower.client.ledger import ClientLedger
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.flower.simulation.inline import InlineGrid
 from tests.flower.apps import (
     CLIP,
     SEED,
@@ -84,7 +84,9 @@ def without(record):
 
 
 def run(client, mechanism, flower_log, wrap_grid=lambda grid: grid):
-    server = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP), wrap_grid=wrap_grid)
+    server = server_app(
+        lambda: PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), wrap_grid=wrap_grid
+    )
     result = InlineEngine().run(server, client, Federation(4))
     return as_arrays(result.arrays), flower_log.text
 
@@ -152,7 +154,9 @@ PAYLOAD_FAULTS = {
 def test_a_bad_payload_adds_nothing_to_a_sum(flower_log, fault):
     mechanism = pq.design("optm", epsilon=2.0, levels=3)
     client = client_app(mods=[Tamper(PAYLOAD_FAULTS[fault][0]), PrivQuantMod(max_epsilon=10.0, seed=SEED)])
-    server = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=SumOfCodes()))
+    server = server_app(
+        lambda: PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=SumOfCodes())
+    )
     arrays = as_arrays(InlineEngine().run(server, client, Federation(4)).arrays)
     for name, each in expected_model(mechanism, GOOD).items():
         np.testing.assert_allclose(arrays[name], each, rtol=0, atol=1e-6)
@@ -233,11 +237,11 @@ def test_a_node_that_never_replies_is_counted(mechanism, flower_log):
 def test_a_reply_of_the_round_before_does_not_shut_out_the_right_one(mechanism, flower_log):
     kept = []
 
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
 
     # The strategy replaces the content of replies: these are copies made before.
     def remember(replies):
-        copies = [Message(content=copied_records(each.content), metadata=each.metadata) for each in replies]
+        copies = [Message(content=copy_records(each.content), metadata=each.metadata) for each in replies]
         late, kept[:] = list(kept), copies
         return [*late, *replies]
 
@@ -264,7 +268,7 @@ class Malicious(PrivQuantStrategy):
 
 def test_a_forged_mechanism_is_refused_by_every_client(flower_log):
     mechanism = pq.design("optm", epsilon=8.0, bits=2)
-    strategy = Malicious(fedavg(), mechanism, CLIP, max_failed_rounds=1)
+    strategy = Malicious(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1)
     # It claims 0.5, its table has 8: a client that believed the header would be robbed.
     strategy.blob = forged(mechanism, epsilon=(0.5).hex())
     contexts = {}

@@ -7,28 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.encoding import Encoding, norm_clip_factor
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.design.spread import clipped_moments, kept_moments
-from fl_privquant.encoding import Encoding, norm_share
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import (
     PrivQuantMod,
     PrivQuantStrategy,
     RoundRecord,
     ScheduledKeep,
-    SecureAggregationMod,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import KEY_KEEP, Request
-from tests.flower.apps import digest_of
+from fl_privquant.flower._messages.protocol import KEY_KEEP, Request
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.optimize.sums.coordinate_clip import compute_clipped_moments, compute_kept_moments
+from tests.flower.apps import digest_of, moving_client, server_app
 
 CLIENTS, DIMENSION, ROUNDS = 6, 400, 2
 
@@ -41,26 +38,17 @@ def encoding(keep: int | float | None) -> Encoding:
 def run(
     keep: int | float | ScheduledKeep | None, aggregation: Aggregation
 ) -> tuple[np.ndarray, list[RoundRecord]]:
-    client, server = ClientApp(), ServerApp()
     records: list[RoundRecord] = []
-    secure: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
+    secure = isinstance(aggregation, pq.SecureSum)
 
-    @client.train(mods=[*secure, PrivQuantMod(max_epsilon=10.0, seed=3)])
-    def train(message: Message, context: Context) -> Message:
-        step = np.linspace(0.0, 0.1, DIMENSION, dtype=np.float32)
-        moved = message.content["arrays"]["model"].numpy() + step
-        metrics = MetricRecord({"num-examples": 1})
-        content = {"arrays": ArrayRecord({"model": Array(moved)}), "metrics": metrics}
-        return Message(RecordDict(content), reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        start = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
+    def strategy() -> PrivQuantStrategy:
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
         encoded = keep if isinstance(keep, ScheduledKeep) else encoding(keep)
-        strategy = PrivQuantStrategy(inner, encoded, aggregation=aggregation, on_round=records.append)
-        context.state["arrays"] = strategy.start(grid, start, num_rounds=ROUNDS).arrays
+        return PrivQuantStrategy(inner, encoded, aggregation=aggregation, on_round=records.append)
 
+    mods = [PrivQuantMod(max_epsilon=10.0, seed=3, secure_aggregation=secure)]
+    client = moving_client(np.linspace(0.0, 0.1, DIMENSION, dtype=np.float32), mods)
+    server = server_app(strategy, ROUNDS, {"model": np.zeros(DIMENSION, np.float32)})
     result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
     return result.arrays["model"].numpy(), records
 
@@ -98,7 +86,7 @@ def test_the_model_is_the_same_with_and_without_masks(keep: int | float) -> None
     masked, masked_records = run(keep, pq.SecureSum())
     assert np.array_equal(summed, masked)
     assert np.linalg.norm(summed) > 0.0
-    kept = encoding(keep).kept(DIMENSION)
+    kept = encoding(keep).count_kept(DIMENSION)
     _, everything = run(None, pq.SumOfCodes())
     # 2 bits for each coordinate that is not kept are not sent by any client.
     saved = CLIENTS * (DIMENSION - kept) * 2 // 8
@@ -119,7 +107,7 @@ def layout() -> Layout:
 def test_what_is_kept_is_what_is_counted() -> None:
     whole, part = (Request(1, encoding(keep)).release(layout()) for keep in (None, 100))
     assert (whole.dimension, part.dimension) == (400, 100)
-    assert part.norms.l2 == pytest.approx(norm_share(100) * whole.norms.l2 / 2.0)
+    assert part.norms.l2 == pytest.approx(norm_clip_factor(100) * whole.norms.l2 / 2.0)
 
 
 @pytest.mark.parametrize("keep", [None, 1, 40, 0.25, 1.0])
@@ -150,7 +138,7 @@ def test_a_plan_counts_what_is_kept_and_says_so() -> None:
     target = pq.Target(6.0, rounds=3, num_clients=20)
     whole, part = target.plan(DIMENSION), target.plan(DIMENSION, keep=100)
     assert part.statement.epsilon <= 6.0
-    assert part.encoding.kept(DIMENSION) == 100
+    assert part.encoding.count_kept(DIMENSION) == 100
     assert part.bytes_per_round < whole.bytes_per_round / 2
     assert "keeping 100 of 400 coordinates" in str(part)
     assert part.mean_squared_error > whole.mean_squared_error
@@ -166,9 +154,9 @@ def test_the_predicted_error_is_what_a_run_has() -> None:
     update = np.random.default_rng(1).normal(size=DIMENSION)
     update /= np.linalg.norm(update)
     arrays = {"model": update}
-    share = norm_share(100)
-    gain = clipped_moments(plan.encoding.clip * math.sqrt(DIMENSION) / share)[1]
-    gain *= kept_moments(100, DIMENSION, share)[1]
+    share = norm_clip_factor(100)
+    gain = compute_clipped_moments(plan.encoding.clip * math.sqrt(DIMENSION) / share)[1]
+    gain *= compute_kept_moments(100, DIMENSION, share)[1]
     errors = []
     for seed in range(60):
         codec = UpdateCodec(Layout.of(arrays), plan.encoding, seed)
@@ -184,8 +172,8 @@ def test_as_few_coordinates_as_an_error_allows() -> None:
     target = pq.Target(1.0, rounds=10, num_clients=50)
     # Clients that are not counted on leave the others with more noise than a central Gaussian needs.
     trusting = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
-    plan = target.plan(4000, max_bits=1, most_error=1.1, aggregation=trusting)
-    kept = plan.encoding.kept(4000)
+    plan = target.plan(4000, max_bits=1, max_error=1.1, aggregation=trusting)
+    kept = plan.encoding.count_kept(4000)
     assert plan.ratio_to_central is not None
     assert 1.07 < plan.ratio_to_central <= 1.1
     assert kept < 400
@@ -197,12 +185,12 @@ def test_as_few_coordinates_as_an_error_allows() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"most_error": 1.0}, "with all coordinates the error is"),
-        ({"most_error": 1.1, "keep": 5}, "give only one of them"),
-        ({"most_error": -1.0}, "most_error"),
+        ({"max_error": 1.0}, "with all coordinates the error is"),
+        ({"max_error": 1.1, "keep": 5}, "give only one of them"),
+        ({"max_error": -1.0}, "max_error"),
         ({"keep": 0}, "keep"),
         ({"keep": 401}, "keep fewer"),
-        ({"most_error": 1.1, "aggregation": pq.PerClient(), "mechanism": "one_bit"}, "secure sums"),
+        ({"max_error": 1.1, "aggregation": pq.PerClient(), "mechanism": "one_bit"}, "secure sums"),
     ],
 )
 def test_wishes_that_contradict_each_other_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
-from fl_privquant.flower.client_ledger import ClientLedger
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.client.ledger import ClientLedger
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
 
 CLIENTS, ROUNDS, DELTA = 6, 5, 1e-5
@@ -82,10 +82,8 @@ def going_on(contexts):
     """Wraps a grid so that clients go on with the state of the runs before, which ``contexts`` keeps."""
 
     def keep(grid):
-        for node, context in grid.contexts.items():
-            if node in contexts:
-                context.state = contexts[node].state
-            contexts[node] = context
+        grid.states.update({node: context.state for node, context in contexts.items()})
+        contexts.update(grid.contexts)
         return grid
 
     return keep
@@ -127,7 +125,7 @@ def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
     contexts = {}
 
     def run(num_rounds):
-        strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=9)
+        strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=9)
         server = server_app(lambda: strategy, num_rounds, wrap_grid=going_on(contexts))
         InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS, seed=3))
 
@@ -141,7 +139,7 @@ def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
 def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
     release = Release(mechanism, 25)
     budget = Budget(Accountant([release] * 3).statement(DELTA).epsilon, DELTA)
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, budget=budget)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), budget=budget)
     server = server_app(lambda: strategy, 9)
     done = InlineEngine().run(server, client_app(), Federation(4))
     result = server.result
@@ -150,7 +148,7 @@ def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
     assert result.stopped.statement == Accountant([release] * 3).statement(DELTA)
     assert len(strategy.ledger) == 3
     # The model and the metrics of three rounds, as a run of three rounds has them.
-    whole = server_app(lambda: PrivQuantStrategy(fedavg(), mechanism, CLIP), 3)
+    whole = server_app(lambda: PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), 3)
     three = InlineEngine().run(whole, client_app(), Federation(4))
     for name, each in three.arrays.items():
         np.testing.assert_array_equal(done.arrays[name].numpy(), each.numpy())
@@ -159,14 +157,14 @@ def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
 
 
 def test_a_budget_below_one_round_is_an_error(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, budget=Budget(0.01, DELTA))
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), budget=Budget(0.01, DELTA))
     with pytest.raises(BudgetExhaustedError, match=r"round 1: .*nothing released"):
         InlineEngine().run(server_app(lambda: strategy, 9), client_app(), Federation(4))
     assert len(strategy.ledger) == 0
 
 
 def test_clients_that_all_have_spent_their_budgets_stop_the_run(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=99)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=99)
     client = client_app([PrivQuantMod(10.0, budget=2.5 * 25 * mechanism.epsilon)])
     server = server_app(lambda: strategy, 9)
     InlineEngine().run(server, client, Federation(4))

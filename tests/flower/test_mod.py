@@ -3,6 +3,7 @@ import logging
 import math
 import pickle
 import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,17 +14,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower.arrays import ReceivedArray
-from fl_privquant.flower.client_ledger import RECORD_LEDGER, ClientLedger
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import PROTOCOL_VERSION, Reply, Request
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.arrays import ReceivedArray
+from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Reply, Request
+from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.mechanisms.forgery import forged
-from tests.preloaded import ROOT
 
+ROOT = Path(__file__).parents[2]
 DIMENSION = 25
 RUN_IDS = itertools.count(1 << 40)
 ASKED = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.2))
@@ -41,7 +42,7 @@ def ask(sent, number=1, /, **changes):
         if value is not None:
             config[name] = value
     content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
-    with server_identity(1):
+    with use_server_identity(1):
         return Message(content, 7, "train")
 
 
@@ -175,7 +176,7 @@ def test_a_limit_that_cannot_be_read_is_refused_rather_than_ignored(mechanism):
         ({"clip": None}, "privquant-clip"),
         ({"clip": 0.0}, "clip: 0.0"),
         ({"clip": math.nan}, "clip: nan"),
-        ({"clip": "wide"}, "privquant-clip: str"),
+        ({"clip": "wide"}, "privquant-clip: 'wide', expected float"),
         ({"l2_clip": math.inf}, "l2_clip: inf"),
         ({"rotation_seed": 0.5}, "privquant-rotation-seed"),
         ({"mechanism": None}, "privquant-mechanism"),
@@ -367,7 +368,7 @@ def test_the_budget_is_used_up_and_not_exceeded(mechanism):
     ]
     reason = refused(mod, ask(mechanism, 9), context, never)
     assert "above the budget of ε = " in reason
-    assert "Spent: client total (25 coordinates, 2 rounds), local view: ε = " in reason
+    assert "Spent: client total (25 coordinates, 2 rounds), local view, replace-one: ε = " in reason
 
 
 def test_a_damaged_ledger_stops_everything(mechanism):
@@ -390,11 +391,11 @@ def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
     assert "nothing more may be" in refused(fresh, ask(mechanism), client(), never)
 
 
-def in_two_processes(programs, function, *arguments):
+def in_two_processes(function, *arguments):
     """What a function of a test returns in two other processes at once: a number each."""
     name = function.__name__
     text = f"from {function.__module__} import {name}; print({name}{arguments!r})"
-    program = [programs.python, "-c", text]
+    program = [sys.executable, "-c", text]
     started = [subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
     said = [process.communicate()[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]
@@ -406,8 +407,8 @@ def spend(path, blob, count):
     return sum(mod(ask(blob), client(), train).has_content() for _ in range(count))
 
 
-def test_processes_that_share_a_ledger_file_share_its_budget(mechanism, tmp_path, preloaded_small):
-    spent = in_two_processes(preloaded_small, spend, str(tmp_path / "ledger"), mechanism.to_bytes(), 8)
+def test_processes_that_share_a_ledger_file_share_its_budget(mechanism, tmp_path):
+    spent = in_two_processes(spend, str(tmp_path / "ledger"), mechanism.to_bytes(), 8)
     assert sum(spent) == 10
 
 
@@ -456,14 +457,14 @@ def test_the_app_reads_what_was_received_without_parsing_it_again(mechanism):
 def test_codecs_are_found_by_the_arrays_themselves_or_by_their_layout():
     request = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), 0.1))
     model = {"a": np.zeros(4, np.float32), "b": np.zeros((2, 2), np.float32)}
-    codec, release = request.of_model(model)
-    assert request.of_model(dict(model)) == (codec, release)
+    codec, release = request.make_codec_and_release(model)
+    assert request.make_codec_and_release(dict(model)) == (codec, release)
     assert (codec.layout.names, release.dimension) == (("a", "b"), 8)
     # The same arrays under other names or in another order, other arrays, and those of a model that is gone.
-    assert request.of_model({"a": model["a"], "c": model["b"]})[0].layout.names == ("a", "c")
-    assert request.of_model({"b": model["b"], "a": model["a"]})[0].layout.names == ("b", "a")
-    assert request.of_model({"a": model["a"]})[1].dimension == 4
+    assert request.make_codec_and_release({"a": model["a"], "c": model["b"]})[0].layout.names == ("a", "c")
+    assert request.make_codec_and_release({"b": model["b"], "a": model["a"]})[0].layout.names == ("b", "a")
+    assert request.make_codec_and_release({"a": model["a"]})[1].dimension == 4
     for size in (3, 5, 3):
-        assert request.of_model({"a": np.zeros(size, np.float64)})[1].dimension == size
-    assert request.of_model(model) == (codec, release)
+        assert request.make_codec_and_release({"a": np.zeros(size, np.float64)})[1].dimension == size
+    assert request.make_codec_and_release(model) == (codec, release)
     assert pickle.loads(pickle.dumps(request)) == request

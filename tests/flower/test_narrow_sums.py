@@ -12,14 +12,14 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting.aggregation import Aggregation, SimulatedSum
 from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureAggregationMod
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.secure_mod import _invited_ring
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower.client.masking import _read_ring
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.mechanisms import base
-from fl_privquant.mechanisms.sum_ring import SumRing
+from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg.messages import Invitation
 from fl_privquant.secagg.wire import RoundId
 from tests.flower.apps import client_app, fedavg, server_app
@@ -46,8 +46,9 @@ def run(
             on_round=records.append,
         )
 
-    masked: list[Any] = [SecureAggregationMod()] if isinstance(aggregation, pq.SecureSum) else []
-    client = client_app([*masked, PrivQuantMod(max_epsilon=math.inf, max_delta=max_delta, seed=3)])
+    masked = isinstance(aggregation, pq.SecureSum)
+    mod = PrivQuantMod(math.inf, max_delta=max_delta, seed=3, secure_aggregation=masked)
+    client = client_app([mod])
     server = server_app(strategy, initial={"x": np.zeros(DIMENSION, np.float32)})
     result = InlineEngine().run(server, client, Federation(CLIENTS))
     return result.arrays["x"].numpy(), records[-1]
@@ -70,7 +71,7 @@ def test_a_simulation_counts_the_sums_that_wrap(
     """With 5 bits for sums of 40 codes up to 7, which spread by 50 or so."""
     exact, _ = run(SimulatedSum(**FRACTIONS))
     ring = SumRing(5, None, 3.5, 7)
-    monkeypatch.setattr(base, "narrow_ring", lambda *_: ring)
+    monkeypatch.setattr(base, "find_narrowest_ring", lambda *_: ring)
     with caplog.at_level("WARNING"):
         model, record = run(SimulatedSum(**FRACTIONS))
     wrong = int(np.count_nonzero(model != exact))
@@ -102,10 +103,10 @@ def test_clients_take_either_ring_of_the_request_and_no_other() -> None:
     narrow, exact = codec().sum_ring(CLIENTS), codec().sum_ring(CLIENTS, exact=True)
     assert (narrow.bits, exact.bits) == (8, 9)
     for ring in (narrow, exact):
-        assert _invited_ring(invitation(ring), codec()) == ring
+        assert _read_ring(invitation(ring), codec()) == ring
     for false in (replace(narrow, bits=7), replace(exact, bits=8), SumRing(9, None), SumRing(1, None)):
         with pytest.raises(SecureAggregationError, match="the server invited to a sum with"):
-            _invited_ring(invitation(false), codec())
+            _read_ring(invitation(false), codec())
 
 
 def test_a_residue_is_a_function_of_the_sum() -> None:

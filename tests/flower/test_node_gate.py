@@ -12,11 +12,11 @@ import fl_privquant as pq
 from fl_privquant.accounting import SpendingLedger
 from fl_privquant.cli.main import app as cli
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.node_gate import NodeGate
-from fl_privquant.flower.node_token import NODE_TOKEN, token_record
-from fl_privquant.flower.protocol import Reply
+from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.protocol import Reply
+from fl_privquant.flower.client.node_gate import NodeGate
+from fl_privquant.flower.client.node_token import NODE_TOKEN, make_token_record
 from tests.flower.apps import as_record, initial_arrays
 from tests.flower.test_mod import ask, never, train
 
@@ -35,7 +35,7 @@ def message_of(kind, *records):
     content = RecordDict({"arrays": as_record(initial_arrays()), "config": ConfigRecord({"server-round": 1})})
     for record in records:
         content.update(record)
-    with server_identity(1):
+    with use_server_identity(1):
         return Message(content, NODE, kind)
 
 
@@ -111,20 +111,20 @@ def test_a_node_without_limits_does_not_start(config, named):
         NodeGate(config)
 
 
-@pytest.mark.parametrize("mod", [PrivQuantMod(max_epsilon=2.0), SecureAggregationMod()])
+@pytest.mark.parametrize("mod", [PrivQuantMod(2.0), PrivQuantMod(2.0, secure_aggregation=True)])
 class TestModsInTheApp:
     def context(self, token):
         config = {"partition-id": 0} | ({} if token is None else {NODE_TOKEN: token})
         return Context(1 << 50, NODE, config, RecordDict(), {})
 
     def test_they_step_aside_for_a_node_that_encodes(self, mod):
-        message = message_of("train", token_record("t0"))
+        message = message_of("train", make_token_record("t0"))
         reply = mod(message, self.context("t0"), train)
         assert sorted(reply.content) == ["arrays", "metrics"]
 
     @pytest.mark.parametrize(("configured", "sent"), [("t0", None), (None, "t0"), ("t0", "t1"), ("", "")])
     def test_neither_a_server_nor_a_configuration_switches_them_off(self, mod, configured, sent):
-        message = message_of("train", *([] if sent is None else [token_record(sent)]))
+        message = message_of("train", *([] if sent is None else [make_token_record(sent)]))
         assert mod(message, self.context(configured), never).has_error()
 
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import fl_privquant as pq
 from fl_privquant.cli.main import app as command
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import PrivateGrid, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
-from fl_privquant.flower.engines import Federation
-from fl_privquant.flower.pilot import run_pilot
+from fl_privquant.flower import PrivateGrid, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower.simulation import Federation
+from fl_privquant.flower.simulation.pilot import run_pilot
 from tests.flower.apps import as_record, client_app, fedavg, initial_arrays, server_app, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -27,31 +27,31 @@ CLIENTS, COORDINATES = 6, 25
 FEDERATION = Federation(CLIENTS)
 TEMPLATE = Path(__file__).parents[2] / "simulations/examples/template"
 # A limit that allows no mechanism: a pilot must not need one.
-MODS = [SecureAggregationMod(), PrivQuantMod(max_epsilon=1e-9)]
+MODS = [PrivQuantMod(max_epsilon=1e-9, secure_aggregation=True)]
 
 
-def planned() -> PrivQuantStrategy:
+def make_strategy() -> PrivQuantStrategy:
     # The clip is a million times too small, and there is much noise.
     target = pq.Target(epsilon=8.0, rounds=3, num_clients=CLIENTS)
     return PrivQuantStrategy(fedavg(), target.plan(COORDINATES, l2_clip=1e-6))
 
 
 def encoded() -> PrivQuantStrategy:
-    return PrivQuantStrategy(fedavg(), mechanism=pq.design("one_bit", epsilon=1.0), clip=0.1)
+    return PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
 
 
 def in_private_grid() -> ServerApp:
     def wrapped(grid: Any) -> PrivateGrid:
-        return PrivateGrid(grid, mechanism=pq.design("one_bit", epsilon=1.0), clip=0.1)
+        return PrivateGrid(grid, pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
 
     return server_app(fedavg, wrap_grid=wrapped)
 
 
 APPS = {
     "plain": (lambda: server_app(fedavg), []),
-    "encoded": (lambda: server_app(encoded), MODS[1:]),
-    "in a secure sum": (lambda: server_app(planned), MODS),
-    "in a private grid": (in_private_grid, MODS[1:]),
+    "encoded": (lambda: server_app(encoded), [PrivQuantMod(1e-9)]),
+    "in a secure sum": (lambda: server_app(make_strategy), MODS),
+    "in a private grid": (in_private_grid, [PrivQuantMod(1e-9)]),
 }
 
 
@@ -90,7 +90,7 @@ def test_other_mods_stay() -> None:
         reply.content["arrays"] = as_record(doubled)
         return reply
 
-    pilot = run_pilot(server_app(encoded), client_app([doubles, *MODS[1:]]), FEDERATION, rounds=1)
+    pilot = run_pilot(server_app(encoded), client_app([doubles, PrivQuantMod(1e-9)]), FEDERATION, rounds=1)
     assert sorted(pilot.norms[0]) == pytest.approx(sorted(2.0 * norm for norm in norms_of_round(1)), rel=1e-5)
 
 

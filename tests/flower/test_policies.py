@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedMedian
 
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
@@ -25,13 +25,12 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
     QuantileClip,
     ScheduledMechanism,
-    SecureAggregationMod,
     SecureSum,
     SumOfCodes,
 )
-from fl_privquant.flower.client_ledger import ClientLedger
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import Request
+from fl_privquant.flower._messages.protocol import Request
+from fl_privquant.flower.client.ledger import ClientLedger
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg import ClientPolicy
 from tests.flower.apps import SEED, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
 
@@ -61,7 +60,7 @@ def settled_clip(policy: QuantileClip, vectors: np.ndarray, rounds: int = 90) ->
         total = np.zeros(codec.dimension, dtype=np.int64)
         for each in arrays:
             codec.add_codes(codec.encode(each, stream), total)
-        policy.observe_votes(codec.clip_vote_share(total, len(arrays)))
+        policy.observe_votes(codec.clip_vote_fraction(total, len(arrays)))
     return float(np.exp(np.mean(np.log(clips[-rounds // 3 :]))))
 
 
@@ -124,7 +123,7 @@ def test_an_adaptive_clip_follows_norms_within_the_target_of_a_plan(keep: int | 
     )
     clips: list[float] = []
     policy = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
-    mods = [SecureAggregationMod(policy), PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=SEED)]
+    mods = [PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=SEED, secure_aggregation=policy)]
     step = np.full(DIMENSION, 1.0 / math.sqrt(DIMENSION), np.float32)
     client = client_app(mods, train_with=lambda arrays, *place: {"update": arrays["update"] + step})
     strategy = PrivQuantStrategy(
@@ -180,7 +179,7 @@ def test_a_vote_is_unbiased_and_one_more_release(name: str) -> None:
         assert votes.mean() == pytest.approx(stated, abs=6 * votes.std() / math.sqrt(draws))
         assert codec.decode(payloads[0])["update"].shape == (19,)
         if mechanism.summable:
-            share = codec.clip_vote_share(codec.codes(payloads[0]), 1)
+            share = codec.clip_vote_fraction(codec.codes(payloads[0]), 1)
             assert share == pytest.approx(votes[0], abs=1e-6)
 
 
@@ -208,8 +207,8 @@ def test_the_bound_of_the_norm_counts_the_vote() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"least": 0.0}, "least"),
-        ({"most": 0.5}, "outside least"),
+        ({"min_clip": 0.0}, "min_clip"),
+        ({"max_clip": 0.5}, "outside min_clip"),
         ({"rate": 0.0}, "rate"),
         ({"client_quantile": 1.0}, "client_quantile"),
         ({"coordinate_quantile": math.nan}, "coordinate_quantile"),
@@ -221,7 +220,7 @@ def test_bad_quantile_clips_are_refused(options: dict[str, Any], message: str) -
 
 
 def test_the_clip_stays_inside_its_bounds() -> None:
-    policy = QuantileClip(Encoding(OPTM, 1.0), least=0.5, most=2.0)
+    policy = QuantileClip(Encoding(OPTM, 1.0), min_clip=0.5, max_clip=2.0)
     policy.observe_votes(1e9)
     assert policy(1).clip == pytest.approx(0.5)
     policy.observe_votes(-1e9)
@@ -240,7 +239,7 @@ def levels_after(losses: list[float], **options: Any) -> list[int]:
 def test_levels_double_when_the_loss_stalls() -> None:
     falling = [1.0 / (number + 1) for number in range(30)]
     assert levels_after(falling) == [2] * 30
-    # No lower than two observations ago; then the new levels get a whole window; never above most_levels.
+    # No lower than two observations ago; then the new levels get a whole window; never above max_levels.
     assert levels_after([1.0] * 9, window=2, smoothing=0.0) == [2, 2, 4, 4, 8, 8, 8, 8, 8]
     # The running mean still falls where the loss itself has stopped to.
     stopped = [1.0, 0.5, 0.5, 0.5, 0.5, 0.5]
@@ -261,16 +260,16 @@ def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
     ("options", "message"),
     [
         ({"levels": 1}, "levels: 1"),
-        ({"levels": 16}, "from 2 to 8, which is most_levels"),
-        ({"most_levels": math.nan}, "most_levels: nan"),
-        ({"most_levels": None}, "most_levels: None"),
+        ({"levels": 16}, "from 2 to 8; raise max_levels"),
+        ({"max_levels": math.nan}, "max_levels: nan"),
+        ({"max_levels": None}, "max_levels: None"),
         ({"window": 0}, "window"),
         ({"smoothing": 1.0}, "smoothing"),
     ],
 )
 def test_bad_doublings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
-        DoublingMechanism(ENCODING, lambda levels: OPTM, **({"levels": 2, "most_levels": 8} | options))
+        DoublingMechanism(ENCODING, lambda levels: OPTM, **({"levels": 2, "max_levels": 8} | options))
 
 
 def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
@@ -295,7 +294,7 @@ def test_an_encoding_may_be_any_function_of_the_round() -> None:
     wrong = PrivQuantStrategy(fedavg(), lambda number: OPTM)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidSpecError, match="the function gave TableMechanism for round 1"):
         wrong.request(1)
-    with pytest.raises(InvalidSpecError, match="str, expected an Encoding"):
+    with pytest.raises(InvalidSpecError, match="'optm', expected an Encoding"):
         PrivQuantStrategy(fedavg(), "optm")  # type: ignore[arg-type]
 
 
@@ -339,7 +338,7 @@ def run(
         contexts[int(context.node_config["partition-id"])] = context
         return call_next(message, context)
 
-    mods = [keep_context, *([SecureAggregationMod()] if secure else []), PrivQuantMod(10.0, seed=SEED)]
+    mods = [keep_context, PrivQuantMod(10.0, seed=SEED, secure_aggregation=secure)]
 
     def observed(number: int, arrays: Any) -> Any:
         metrics = evaluate(number, arrays)
@@ -367,7 +366,7 @@ def test_votes_are_counted_by_both_sides_and_stated() -> None:
     assert any("vote on the clip" in line for line in server.private.privacy_statement())
     for context in server.contexts.values():
         assert [release.dimension for _, release in ClientLedger(context).releases] == [26, 26]
-    without = PrivQuantStrategy(fedavg(), OPTM, 0.1).privacy_statement()
+    without = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).privacy_statement()
     assert not any("vote" in line for line in without)
 
 
@@ -390,12 +389,12 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
 
 
 def test_a_checkpoint_without_the_policy_is_refused() -> None:
-    state = PrivQuantStrategy(fedavg(), OPTM, 0.1).checkpoint_state()
+    state = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).checkpoint_state()
     with pytest.raises(InvalidSpecError, match="is of a Policy, not of this QuantileClip"):
         PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).restore_state(state)
     forged = state | {"policy": state["policy"] | {"policy": "x\n\x1b[31m" * 99}}
     with pytest.raises(InvalidSpecError) as raised:
-        PrivQuantStrategy(fedavg(), OPTM, 0.1).restore_state(forged)
+        PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).restore_state(forged)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 200
     nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))

@@ -16,8 +16,13 @@ import fl_privquant as pq
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
-from fl_privquant.flower import PrivateGrid, PrivQuantMod, PrivQuantStrategy, SecureAggregationMod
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower import (
+    ClientMetrics,
+    PrivateGrid,
+    PrivQuantMod,
+    PrivQuantStrategy,
+)
+from fl_privquant.flower.simulation import Federation, InlineEngine
 
 CLIENTS, SIZE = 6, 50
 Main = Callable[[Grid], ArrayRecord]
@@ -34,8 +39,8 @@ def moved(message: Message, context: Context) -> Message:
 
 def run(main: Main, private: bool = True, secure: bool = False) -> dict[str, np.ndarray]:
     client, server = ClientApp(), ServerApp()
-    mods: list[Any] = [SecureAggregationMod()] if secure else []
-    mods += [PrivQuantMod(max_epsilon=float("inf"), seed=3)] if private else []
+    mod = PrivQuantMod(max_epsilon=float("inf"), seed=3, secure_aggregation=secure)
+    mods = [mod] if private else []
     client.train(mods=mods)(moved)
 
     @client.evaluate()
@@ -68,7 +73,7 @@ def loop(grid: Grid, rounds: int = 2) -> ArrayRecord:
 def privately(aggregation: Aggregation, kept: list[PrivateGrid] | None = None, **settings: Any) -> Main:
     def main(grid: Grid) -> ArrayRecord:
         mechanism = settings.pop("mechanism", pq.design("optm", epsilon=2.0, bits=3))
-        private = PrivateGrid(grid, mechanism, 0.2, aggregation=aggregation, **settings)
+        private = PrivateGrid(grid, pq.Encoding(mechanism, clip=0.2), aggregation=aggregation, **settings)
         if kept is not None:
             kept.append(private)
         return loop(private)
@@ -81,7 +86,9 @@ def test_a_reply_can_be_sent_on_as_the_next_model(aggregation: Aggregation, flow
     """Its arrays were never serialized within a process: all clients failed to read them, and sent zeros."""
 
     def passing_on(grid: Grid) -> ArrayRecord:
-        private = PrivateGrid(grid, pq.design("optm", epsilon=2.0, bits=3), 0.2, aggregation=aggregation)
+        private = PrivateGrid(
+            grid, pq.Encoding(pq.design("optm", epsilon=2.0, bits=3), clip=0.2), aggregation=aggregation
+        )
         model = ArrayRecord({"weights": Array(np.zeros(SIZE, np.float32))})
         for _ in range(2):
             nodes = grid.get_node_ids()
@@ -124,9 +131,9 @@ def test_a_strategy_of_flowers_is_not_touched() -> None:
             fraction_evaluate=0.0, min_available_nodes=CLIENTS, arrayrecord_key="model", configrecord_key="c"
         )
         if private:
-            grid = PrivateGrid(grid, mechanism, 0.2)
+            grid = PrivateGrid(grid, pq.Encoding(mechanism, clip=0.2))
         else:
-            strategy = PrivQuantStrategy(strategy, mechanism, 0.2)
+            strategy = PrivQuantStrategy(strategy, pq.Encoding(mechanism, clip=0.2))
         start = ArrayRecord({"weights": Array(np.zeros(SIZE, np.float32))})
         return strategy.start(grid, start, num_rounds=2).arrays  # type: ignore[no-any-return]
 
@@ -136,7 +143,11 @@ def test_a_strategy_of_flowers_is_not_touched() -> None:
 
 def test_other_messages_pass_as_they_are_if_they_may() -> None:
     def main(grid: Grid) -> ArrayRecord:
-        private = PrivateGrid(grid, pq.design("one_bit", epsilon=1.0), 0.1, clear_metrics=["accuracy"])
+        private = PrivateGrid(
+            grid,
+            pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1),
+            metrics=ClientMetrics(clear=["accuracy"]),
+        )
         asked = [
             Message(RecordDict({"question": ConfigRecord({"a": 1})}), node, "evaluate")
             for node in private.get_node_ids()
@@ -151,7 +162,7 @@ def test_other_messages_pass_as_they_are_if_they_may() -> None:
 
 def test_what_cannot_be_private_is_refused() -> None:
     def main(grid: Grid) -> ArrayRecord:
-        private = PrivateGrid(grid, pq.design("one_bit", epsilon=1.0), 0.1)
+        private = PrivateGrid(grid, pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
         one, other = (ArrayRecord({"w": Array(np.full(3, value, np.float32))}) for value in (0, 1))
         nodes = list(private.get_node_ids())
 
@@ -203,7 +214,11 @@ def test_arrays_that_are_not_sent_stay_as_they_are() -> None:
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        private = PrivateGrid(grid, pq.design("one_bit", epsilon=1.0), 0.1, exclude=["frozen.*"])
+        private = PrivateGrid(
+            grid,
+            pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1),
+            arrays=pq.ArrayChoice(exclude=["frozen.*"]),
+        )
         initial = ArrayRecord({name: Array(value) for name, value in start.items()})
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
         context.state["arrays"] = strategy.start(private, initial, num_rounds=3).arrays
@@ -220,7 +235,7 @@ def test_arrays_that_are_not_sent_stay_as_they_are() -> None:
 
 def test_models_that_change_their_shape_are_refused() -> None:
     def main(grid: Grid) -> ArrayRecord:
-        private = PrivateGrid(grid, pq.design("one_bit", epsilon=1.0), 0.1)
+        private = PrivateGrid(grid, pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
         for size, name in ((SIZE, "weights"), (SIZE + 1, "weights"), (SIZE, "other")):
             model = ArrayRecord({name: Array(np.zeros(size, np.float32))})
             messages = [Message(RecordDict({"model": model}), node, "train") for node in grid.get_node_ids()]

@@ -9,24 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Norms, Release
+from fl_privquant.accounting import Accountant, Release, UpdateNorms
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.metric_range import MetricRange
+from fl_privquant.codec.encoding import Encoding
+from fl_privquant.codec.metrics import MetricRange
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
+    ClientMetrics,
     PerClient,
     PrivQuantMod,
     PrivQuantStrategy,
     QuantileClip,
-    SecureAggregationMod,
     SecureSum,
     SumOfCodes,
 )
-from fl_privquant.flower.client_ledger import ClientLedger
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import Request
+from fl_privquant.flower._messages.protocol import Request
+from fl_privquant.flower.client.ledger import ClientLedger
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import CLIP, client_app, fedavg, server_app
 
 CLIENTS = 5
@@ -54,12 +54,10 @@ def test_the_wrapped_strategy_gets_the_means(way, votes):
     strategy = PrivQuantStrategy(
         fedavg(),
         QuantileClip(encoding) if votes else encoding,
-        private_metrics=RANGES,
+        metrics=ClientMetrics(private=RANGES),
         aggregation=ways[way],
     )
-    mods = [PrivQuantMod(math.inf)]
-    if way == "secure sum":
-        mods = [SecureAggregationMod(), *mods]
+    mods = [PrivQuantMod(math.inf, secure_aggregation=way == "secure sum")]
     metrics, contexts = run(strategy, mods)
     # Clients 0 to 4 report 0.5 + their number, and 1.
     assert metrics == {"loss": pytest.approx(2.5, abs=1e-5), "secret": pytest.approx(1.0, abs=1e-5)}
@@ -75,9 +73,11 @@ def test_the_wrapped_strategy_gets_the_means(way, votes):
 
 
 def test_they_cost_what_coordinates_cost(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, private_metrics=RANGES, l2_clip=0.1)
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(mechanism, CLIP, l2_clip=0.1), metrics=ClientMetrics(private=RANGES)
+    )
     run(strategy, [PrivQuantMod(2.0)])
-    norms = Norms(l2=math.hypot(0.1, math.sqrt(2) * CLIP) / CLIP)
+    norms = UpdateNorms(l2=math.hypot(0.1, math.sqrt(2) * CLIP) / CLIP)
     expected = Accountant([Release(mechanism, 27, norms=norms)]).statement(1e-5)
     assert strategy.statements()[-1] == expected
 
@@ -95,8 +95,8 @@ def test_estimates_are_unbiased(mechanism, size, repeats):
     for _ in range(count):
         payload = codec.encode(update, rng, metrics={"loss": 1.25, "secret": -7.0, "other": 5.0})
         codec.add_codes(payload, total)
-        single += list(codec.metrics_of(payload).values())
-    means = codec.metric_means(total, count)
+        single += list(codec.decode_metrics(payload).values())
+    means = codec.decode_metric_means(total, count)
     np.testing.assert_allclose(single / count, list(means.values()), rtol=1e-6)
 
     def room(position):
@@ -110,7 +110,7 @@ def test_estimates_are_unbiased(mechanism, size, repeats):
     assert means["secret"] == pytest.approx(-2.0, abs=2.0 * room(-1.0) / less)
     expected = 3.0 * math.sqrt(mechanism.mse() / (count * repeats))
     assert codec.metric_error(ranges[0], count) == pytest.approx(expected)
-    assert codec.clip_vote_share(total, count) == pytest.approx(1.0, abs=0.5 * room(1.0))
+    assert codec.clip_vote_fraction(total, count) == pytest.approx(1.0, abs=0.5 * room(1.0))
 
 
 @pytest.mark.parametrize("value", [None, math.nan, [1.0, 2.0], True])
@@ -139,22 +139,29 @@ def test_positions_are_within_the_clip(first, second, value):
 )
 def test_ranges_that_are_none_are_refused(ends):
     with pytest.raises(InvalidSpecError, match="private_metrics: 'loss' from"):
-        PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"loss": ends})
+        PrivQuantStrategy(fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"loss": ends}))
 
 
 def test_the_weight_is_no_private_metric():
     with pytest.raises(InvalidSpecError, match="is what the wrapped strategy weighs clients by"):
-        PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"num-examples": (0.0, 9.0)})
+        PrivQuantStrategy(
+            fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"num-examples": (0.0, 9.0)})
+        )
 
 
 def test_a_mechanism_for_whole_updates_has_no_room_for_them():
     whole = pq.design("cldp_l2", epsilon=1.0)
-    with pytest.raises(InvalidSpecError, match="private_metrics: cldp_l2 spends one epsilon on"):
-        run(PrivQuantStrategy(fedavg(), whole, CLIP, private_metrics=RANGES), [PrivQuantMod(math.inf)])
+    with pytest.raises(InvalidSpecError, match="private_metrics: 'cldp_l2' spends one epsilon on"):
+        run(
+            PrivQuantStrategy(fedavg(), pq.Encoding(whole, CLIP), metrics=ClientMetrics(private=RANGES)),
+            [PrivQuantMod(math.inf)],
+        )
 
 
 def test_without_a_mechanism_they_travel_as_they_are():
-    strategy = PrivQuantStrategy(fedavg(), pq.design("none"), CLIP, private_metrics=RANGES)
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(pq.design("none"), CLIP), metrics=ClientMetrics(private=RANGES)
+    )
     metrics, _ = run(strategy, [PrivQuantMod(math.inf)])
     assert metrics == {"loss": pytest.approx(2.5), "secret": pytest.approx(1.0)}
 
@@ -193,14 +200,14 @@ def test_forged_requests_are_refused(mechanism, names, ends):
 
 
 def test_metrics_outside_of_the_accounting_are_named_in_every_statement(mechanism, flower_log):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, report_clipping=True)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), metrics=ClientMetrics(clipping=True))
     mod = PrivQuantMod(2.0, metrics=["loss", "num-examples"], report_clipping=True)
     run(strategy, [mod])
     line = "in any figure: clients send or may send 'loss', 'num-examples', 'privquant-clipped-share'"
     assert any(line in each for each in strategy.privacy_statement())
     assert line in flower_log.text
     # A run that goes on from a checkpoint does not forget them.
-    again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    again = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
     again.restore_state(strategy.checkpoint_state())
     assert any(line in each for each in again.privacy_statement())
 
@@ -217,11 +224,11 @@ def test_clients_whose_training_fails_are_counted_through_the_mechanism(way, flo
     strategy = PrivQuantStrategy(
         fedavg(),
         Encoding(FINE, CLIP, l2_clip=0.3, rotate=True),
-        private_metrics={"loss": (0.0, 6.0), "privquant-failed": (0.0, 1.0)},
+        metrics=ClientMetrics(private={"loss": (0.0, 6.0), "privquant-failed": (0.0, 1.0)}),
         aggregation=SecureSum() if way == "secure sum" else PerClient(),
     )
-    mods = [SecureAggregationMod()] if way == "secure sum" else []
-    metrics, _ = run(strategy, [*mods, PrivQuantMod(math.inf)], train_with=train)
+    mods = [PrivQuantMod(math.inf, secure_aggregation=way == "secure sum")]
+    metrics, _ = run(strategy, mods, train_with=train)
     assert metrics["privquant-failed"] == pytest.approx(3 / 5, abs=1e-5)
     # What a client that failed does not report counts as the middle of its range.
     assert metrics["loss"] == pytest.approx((3 * 3.0 + 3.5 + 4.5) / 5, abs=1e-5)
@@ -239,13 +246,19 @@ def test_an_app_cannot_say_that_it_failed(flower_log):
             reply.content["metrics"]["privquant-failed"] = 1.0
             return reply
 
-    strategy = PrivQuantStrategy(fedavg(), FINE, CLIP, private_metrics={"privquant-failed": (0.0, 1.0)})
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)})
+    )
     metrics, _ = run(strategy, [PrivQuantMod(math.inf), Lying()])
     assert metrics["privquant-failed"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_count_of_failures_says_how_rough_it_is(mechanism, flower_log):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, private_metrics={"privquant-failed": (0.0, 1.0)})
+    strategy = PrivQuantStrategy(
+        fedavg(),
+        pq.Encoding(mechanism, CLIP),
+        metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)}),
+    )
     server = server_app(lambda: strategy, num_rounds=4)
     InlineEngine().run(server, client_app([PrivQuantMod(2.0)]), Federation(CLIENTS))
     # Rounds are averaged: of a metric from 0 to 1 one round has half the error of a coordinate in [-1, 1].
@@ -266,7 +279,7 @@ def test_metrics_that_are_not_sent_do_not_end_the_run(given, flower_log):
         return MetricRecord({"mean loss": sum(record["loss"] for record in records) / len(records)})
 
     strategy = PrivQuantStrategy(
-        fedavg(train_metrics_aggr_fn=averaged), Encoding(FINE, CLIP), private_metrics=given
+        fedavg(train_metrics_aggr_fn=averaged), Encoding(FINE, CLIP), metrics=ClientMetrics(private=given)
     )
     metrics, _ = run(strategy, [PrivQuantMod(math.inf)])
     missing = "PrivQuant: train_metrics_aggr_fn asks for 'loss', which is not among the metrics of private"

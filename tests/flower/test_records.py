@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import weakref
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy import arange
 
-from fl_privquant.flower.arrays import DecodedArray
-from fl_privquant.flower.engines.internals import dump_records, flattened, server_identity, unflattened
-from fl_privquant.flower.records import LeanRecords, made, made_array, put, reply_to
+from fl_privquant.flower._flower_internals import dump_records, use_server_identity
+from fl_privquant.flower._messages.records import (
+    UncheckedRecords,
+    make_reply,
+    put_arrays,
+    unchecked_array,
+    unchecked_record,
+)
 
 
 def records():
@@ -25,10 +29,12 @@ def records():
 
 
 def test_made_records_are_flowers_own_on_the_wire():
-    own = {name: made(type(record), dict(record)) for name, record in records().items()}
+    own = {name: unchecked_record(type(record), dict(record)) for name, record in records().items()}
     array = own["arrays"]["w"]
-    own["arrays"] = made(ArrayRecord, {"w": made_array(array.dtype, array.shape, array.stype, array.data)})
-    assert dump_records(made(RecordDict, own)) == dump_records(RecordDict(records()))
+    own["arrays"] = unchecked_record(
+        ArrayRecord, {"w": unchecked_array(array.dtype, array.shape, array.stype, array.data)}
+    )
+    assert dump_records(unchecked_record(RecordDict, own)) == dump_records(RecordDict(records()))
     for name, record in records().items():
         assert vars(own[name]).keys() <= vars(record).keys()
         assert own[name] == record
@@ -36,23 +42,23 @@ def test_made_records_are_flowers_own_on_the_wire():
 
 
 def test_made_records_check_what_is_put_there_later():
-    config = made(ConfigRecord, {})
+    config = unchecked_record(ConfigRecord, {})
     with pytest.raises(TypeError):
         config["rate"] = object()
     record = records()["arrays"]
     before = record.object_id
-    put(record, {"v": Array(arange(2.0))})
+    put_arrays(record, {"v": Array(arange(2.0))})
     assert list(record) == ["w", "v"]
     assert record.object_id != before
 
 
 def test_a_reply_is_flowers_own():
-    with server_identity(3):
+    with use_server_identity(3):
         message = Message(RecordDict(), 7, "train", ttl=100.0, group_id="4")
     message.metadata.__dict__["_message_id"] = "some-id"
     message.metadata.__dict__["_dst_task_id"] = 12
     content = RecordDict(records())
-    expected, own = Message(content, reply_to=message), reply_to(message, content)
+    expected, own = Message(content, reply_to=message), make_reply(message, content)
     assert own.content is content
     assert vars(own).keys() == vars(expected).keys()
     fields, flowers = vars(own.metadata), vars(expected.metadata)
@@ -70,7 +76,7 @@ def test_a_reply_is_flowers_own():
 
 
 def test_views_of_lean_records_are_flowers_own_and_write_through():
-    lean, plain = made(LeanRecords, records()), RecordDict(records())
+    lean, plain = unchecked_record(UncheckedRecords, records()), RecordDict(records())
     for view in ("array_records", "metric_records", "config_records"):
         assert dict(getattr(lean, view)) == dict(getattr(plain, view))
         assert type(getattr(lean, view)) is type(getattr(plain, view))
@@ -80,11 +86,11 @@ def test_views_of_lean_records_are_flowers_own_and_write_through():
     assert list(lean) == ["arrays", "config", "more"]
     with pytest.raises(TypeError):
         metrics["wrong"] = ConfigRecord()
-    assert dump_records(made(LeanRecords, records())) == dump_records(plain)
+    assert dump_records(unchecked_record(UncheckedRecords, records())) == dump_records(plain)
 
 
 def test_views_of_lean_records_are_freed_without_the_garbage_collector():
-    lean = made(LeanRecords, records())
+    lean = unchecked_record(UncheckedRecords, records())
     gc.disable()
     try:
         view = weakref.ref(lean.array_records)
@@ -97,30 +103,5 @@ def test_views_of_lean_records_are_freed_without_the_garbage_collector():
 
 
 def sent_message(content):
-    with server_identity(3):
+    with use_server_identity(3):
         return Message(content, dst_node_id=7, message_type="train")
-
-
-def test_flattened_messages_are_the_same_in_another_process():
-    content = RecordDict(records())
-    content["decoded"] = ArrayRecord({"v": DecodedArray.of(arange(4.0))})
-    message = sent_message(content)
-    arrived = unflattened(pickle.loads(pickle.dumps(flattened(message))))
-    assert arrived.metadata == message.metadata
-    assert dump_records(arrived.content) == dump_records(content)
-    assert [type(record) for record in arrived.content.values()] == [type(each) for each in content.values()]
-    error = Message(Error(3, "lost"), reply_to=message)
-    assert unflattened(pickle.loads(pickle.dumps(flattened(error)))).error.reason == "lost"
-
-
-def test_what_is_changed_after_flattening_is_not_sent():
-    message = sent_message(RecordDict(records()))
-    expected = dump_records(message.content)
-    flat = flattened(message)
-    message.content["config"]["names"].append("c")
-    message.content["config"]["rate"] = 0.75
-    message.content["arrays"]["w"] = Array(arange(5.0))
-    message.metadata.dst_node_id = 8
-    arrived = unflattened(pickle.loads(pickle.dumps(flat)))
-    assert dump_records(arrived.content) == expected
-    assert arrived.metadata.dst_node_id == 7

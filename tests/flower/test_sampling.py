@@ -12,14 +12,14 @@ import fl_privquant as pq
 from fl_privquant.accounting import SimulatedSum, ViewKind
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
-from fl_privquant.flower.engines import Federation, InlineEngine
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
 CLIENTS = 12
 
 
-class Asked:
+class TrainingLog:
     """Who trained in which round."""
 
     def __init__(self, dies_in=None):
@@ -42,9 +42,7 @@ class Killed(KeyboardInterrupt):
 def strategy_of(sampling, aggregation=None, wrapped=None, **options):
     return PrivQuantStrategy(
         wrapped or fedavg(),
-        mechanism=MECHANISM,
-        clip=CLIP,
-        l2_clip=CLIP,
+        pq.Encoding(MECHANISM, CLIP, l2_clip=CLIP),
         aggregation=aggregation or pq.SumOfCodes(),
         sampling=sampling,
         simulated=True,
@@ -54,12 +52,12 @@ def strategy_of(sampling, aggregation=None, wrapped=None, **options):
 
 def run(strategy, asked=None, num_rounds=4, mods=None, **options):
     server = server_app(lambda: strategy, num_rounds=num_rounds)
-    client = client_app(train_with=asked or Asked(), mods=mods, **options)
+    client = client_app(train_with=asked or TrainingLog(), mods=mods, **options)
     InlineEngine().run(server, client, Federation(CLIENTS, seed=3))
     return server
 
 
-def most_in_a_row(asked, width):
+def max_in_a_row(asked, width):
     """The largest number of times that one client was asked in ``width`` rounds in a row."""
     most = 0
     for first in asked.by_round:
@@ -77,7 +75,7 @@ def most_in_a_row(asked, width):
     ],
 )
 def test_clients_are_asked_as_the_sampling_says(sampling, sizes):
-    asked = Asked()
+    asked = TrainingLog()
     strategy = strategy_of(sampling)
     run(strategy, asked)
     assert {len(clients) for clients in asked.by_round.values()} <= sizes
@@ -86,7 +84,7 @@ def test_clients_are_asked_as_the_sampling_says(sampling, sizes):
     # The server trusts nobody with less than all rounds that the worst client was asked in.
     assert statements[-2].scope.endswith(f" {max(asked.rounds.values())} rounds")
     assert statements[-1].epsilon < statements[-2].epsilon
-    assert most_in_a_row(asked, sampling.once_in) == 1
+    assert max_in_a_row(asked, sampling.min_rounds_apart) == 1
 
 
 def test_without_a_sampling_nothing_is_said_of_models():
@@ -94,7 +92,7 @@ def test_without_a_sampling_nothing_is_said_of_models():
     run(strategy, num_rounds=2)
     assert all(statement.view.kind is not ViewKind.MODELS for statement in strategy.statements())
     # Worst case of a plan: who is drawn at random may be drawn each time.
-    assert strategy.sampling.most_rounds(30) == 30
+    assert strategy.sampling.max_rounds(30) == 30
 
 
 def test_a_strategy_that_needs_single_updates_shows_more_than_a_sum():
@@ -136,7 +134,7 @@ def test_a_client_that_is_lost_ends_amplification_of_its_round():
 
 
 def test_a_poisson_round_with_too_few_clients_is_not_run():
-    asked, strategy = Asked(), strategy_of(pq.PoissonSampling(0.5, 7, seed=4))
+    asked, strategy = TrainingLog(), strategy_of(pq.PoissonSampling(0.5, 7, seed=4))
     result = run(strategy, asked, num_rounds=6).result
     assert result.arrays
     assert 0 < len(asked.by_round) < 6
@@ -145,7 +143,7 @@ def test_a_poisson_round_with_too_few_clients_is_not_run():
 
 
 def test_a_bound_ends_the_run_before_it_is_exceeded():
-    asked, strategy = Asked(), strategy_of(pq.FixedSampling(8, participations=2, seed=1))
+    asked, strategy = TrainingLog(), strategy_of(pq.FixedSampling(8, participations=2, seed=1))
     result = run(strategy, asked, num_rounds=9).result
     assert isinstance(result, StoppedResult)
     assert "fewer than 2 rounds, but a round needs 8" in result.reason
@@ -155,7 +153,7 @@ def test_a_bound_ends_the_run_before_it_is_exceeded():
 def test_a_plan_for_few_participations_holds_them_without_a_sampling():
     target = pq.Target(epsilon=8.0, rounds=8, num_clients=12, participations=2)
     plan = target.plan(dimension=25, aggregation=SimulatedSum(0.0, 0.0))
-    asked = Asked()
+    asked = TrainingLog()
     strategy = PrivQuantStrategy(fedavg(), plan, simulated=True)
     mods = [PrivQuantMod(**plan.client_limits, seed=1)]
     result = run(strategy, asked, num_rounds=8, mods=mods).result
@@ -167,20 +165,20 @@ def test_a_plan_for_few_participations_holds_them_without_a_sampling():
 @pytest.mark.parametrize("sampling", [pq.CohortSampling(3, seed=1), pq.FixedSampling(4, participations=2)])
 def test_a_run_that_was_killed_asks_nobody_too_often(sampling, tmp_path):
     """Killed while round 3 trains: whoever was asked has been asked, answered or not."""
-    asked = Asked(dies_in=3)
+    asked = TrainingLog(dies_in=3)
     with pytest.raises(Killed):
         run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=6)
     asked.dies_in = None
     run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=6)
     # Without a rest, the repeated round may ask the same clients again, who are then counted twice.
-    assert sampling.once_in == 1 or most_in_a_row(asked, sampling.once_in) == 1
-    assert max(asked.rounds.values()) <= sampling.most_rounds(6)
+    assert sampling.min_rounds_apart == 1 or max_in_a_row(asked, sampling.min_rounds_apart) == 1
+    assert max(asked.rounds.values()) <= sampling.max_rounds(6)
 
 
 def test_clients_that_were_not_asked_before_a_kill_keep_their_share(tmp_path):
     """They counted as strangers, who may have had all rounds: the resumed run ended after round 3 of 5."""
     sampling = pq.FixedSampling(4, participations=2, seed=1)
-    asked = Asked(dies_in=3)
+    asked = TrainingLog(dies_in=3)
     with pytest.raises(Killed):
         run(CheckpointStrategy(strategy_of(sampling), tmp_path / "run"), asked, num_rounds=5)
     unasked = set(range(CLIENTS)) - set(asked.rounds)
@@ -208,8 +206,8 @@ class Forgets(PrivQuantStrategy):
     ],
 )
 def test_a_client_holds_a_lying_server_to_its_share(limits, most, reason, caplog):
-    asked = Asked()
-    strategy = Forgets(fedavg(), mechanism=MECHANISM, clip=CLIP, max_failed_rounds=9)
+    asked = TrainingLog()
+    strategy = Forgets(fedavg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=9)
     result = run(strategy, asked, mods=[PrivQuantMod(max_epsilon=10.0, seed=1, **limits)]).result
     # Once all clients refuse for good, the run ends as a result.
     assert isinstance(result, StoppedResult) == ("max_participations" in limits)
@@ -218,8 +216,8 @@ def test_a_client_holds_a_lying_server_to_its_share(limits, most, reason, caplog
 
 
 def test_the_nodes_own_configuration_tightens_the_share():
-    asked = Asked()
-    strategy = Forgets(fedavg(), mechanism=MECHANISM, clip=CLIP, max_failed_rounds=9)
+    asked = TrainingLog()
+    strategy = Forgets(fedavg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=9)
     server = server_app(lambda: strategy, num_rounds=3)
     limits = {"privquant-max-participations": 1, "privquant-simulated": True}
     client = client_app(train_with=asked)
@@ -229,12 +227,11 @@ def test_the_nodes_own_configuration_tightens_the_share():
 
 def test_draws_that_are_known_are_refused_where_privacy_is_real():
     with pytest.raises(InvalidSpecError, match="whoever knows the seed 1 knows who is asked"):
-        PrivQuantStrategy(fedavg(), mechanism=MECHANISM, clip=CLIP, sampling=pq.FixedSampling(3, seed=1))
+        PrivQuantStrategy(fedavg(), pq.Encoding(MECHANISM, CLIP), sampling=pq.FixedSampling(3, seed=1))
     with pytest.raises(InvalidSpecError, match="min_clients: missing"):
         PrivQuantStrategy(
             fedavg(),
-            mechanism=MECHANISM,
-            clip=CLIP,
+            pq.Encoding(MECHANISM, CLIP),
             aggregation=pq.SecureSum(),
             sampling=pq.PoissonSampling(0.5),
         )

@@ -14,21 +14,17 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, Accountant, Budget, Release, View
-from fl_privquant.codec.update import EncodedUpdate
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     NoUsableReplyError,
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
     SumOfCodes,
 )
-from fl_privquant.flower.asked import Asked, hand_over, taken
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.engines.internals import server_identity
-from fl_privquant.flower.protocol import Request
+from fl_privquant.flower._messages.protocol import Request
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.wire_format import PackedIndices
 from fl_privquant.secagg import ClientPolicy, ClientRound, Stage
 
@@ -75,8 +71,9 @@ def run(
 ) -> np.ndarray:
     client, server = ClientApp(), ServerApp()
     mods: list[Any] = [leaves or Leaves(None, set())]
-    mods += [SecureAggregationMod(policy)] if secure else []
-    mods.append(PrivQuantMod(max_epsilon, max_delta=1e-3, seed=5, metrics=["shift"]))
+    masked = (policy or True) if secure else False
+    private = PrivQuantMod(max_epsilon, max_delta=1e-3, seed=5, metrics=["shift"], secure_aggregation=masked)
+    mods.append(private)
 
     @client.train(mods=mods)
     def train(message: Message, context: Context) -> Message:
@@ -94,8 +91,7 @@ def run(
     def main(grid: Grid, context: Context) -> None:
         strategy: Any = PrivQuantStrategy(
             inner or FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
-            mechanism=encoder or mechanism(),
-            clip=0.1,
+            pq.Encoding(encoder or mechanism(), clip=0.1),
             max_failed_rounds=options.pop("max_failed_rounds", 0),
             aggregation=SecureSum(**options) if secure and wrap_server else SumOfCodes(),
             budget=budget,
@@ -185,7 +181,9 @@ def test_the_error_repeats_by_which_kind_of_limit_all_clients_refuse(secure: boo
     assert (
         "CertificationError: the mechanism is above this client's limits; the client's log says why" in text
     )
-    assert "mechanism 'optm' has ε = 2, δ = 0 (coordinate release, local view)" in flower_log.text
+    assert (
+        "mechanism 'optm' has ε = 2, δ = 0 (coordinate release, local view, replace-one)" in flower_log.text
+    )
     assert "above this client's max_epsilon 0.5" in flower_log.text
     assert "max_epsilon" not in text
     assert ("ends without a sum: no masked input arrived" in text) is secure
@@ -208,7 +206,7 @@ def test_what_a_secure_sum_asks_clients_for() -> None:
 @pytest.mark.parametrize("inner", [FedMedian, Krum])
 def test_strategies_that_need_single_updates_are_refused(inner: Any) -> None:
     with pytest.raises(InvalidSpecError, match="compares single updates"):
-        PrivQuantStrategy(inner(), mechanism=mechanism(), clip=0.1, aggregation=SecureSum())
+        PrivQuantStrategy(inner(), pq.Encoding(mechanism(), clip=0.1), aggregation=SecureSum())
 
 
 def test_mechanisms_without_integers_are_refused() -> None:
@@ -252,7 +250,7 @@ def test_sums_are_counted_with_the_honest_clients_that_stayed(stage: str) -> Non
     assert levels[4].epsilon < levels[3].epsilon
 
 
-def test_rounds_that_came_to_no_sum_are_counted_with_the_fewest_that_could_have(
+def test_rounds_that_came_to_no_sum_are_counted_with_the_min_that_could_have(
     flower_log: Any,
 ) -> None:
     strategies: list[PrivQuantStrategy] = []
@@ -344,25 +342,3 @@ def test_an_update_goes_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     run(secure=False)
     assert len(packed) == CLIENTS * ROUNDS
     assert len(asked) == 2 * CLIENTS * ROUNDS
-
-
-def test_what_mods_hand_over_does_not_reach_the_app_or_come_from_afar() -> None:
-    request = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), 0.1))
-    config = ConfigRecord()
-    request.write(config)
-    arrays = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
-    with server_identity(1):
-        message = Message(RecordDict({"arrays": arrays, "config": config}), 7, "train")
-    asked = Asked.read(message)
-    before = list(message.content)
-    hand_over(message, asked)
-    assert taken(message) is asked
-    assert list(message.content) == before
-    # A server cannot hand anything over: what it sends is a plain record, and the request is read.
-    hand_over(message, asked)
-    name = next(key for key in message.content if key not in before)
-    message.content[name] = ConfigRecord()
-    again = taken(message)
-    assert again is not asked
-    assert again.request == request
-    assert again.seal is EncodedUpdate.packed

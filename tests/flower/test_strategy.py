@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import numpy as np
@@ -16,11 +17,11 @@ from flwr.serverapp.strategy import (
 )
 
 import fl_privquant as pq
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.protocol import METRIC_CLIPPED, METRIC_NORM
+from fl_privquant.flower import ClientMetrics, NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
+from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_NORM
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import (
     CLIP,
     SEED,
@@ -43,17 +44,17 @@ def test_the_summary_of_a_plan_says_what_the_whole_run_may_cost(flower_log):
     """It once ended with the ε of one coordinate, which is far smaller."""
     target = pq.Target(epsilon=8.0, delta=1e-5, rounds=2, num_clients=25)
     PrivQuantStrategy(fedavg(), target.plan(25)).summary()
-    assert "all rounds of a client together cost at most ε = 8, δ = 1e-05 (client" in flower_log.text
+    assert "all rounds together cost at most ε = 8, δ = 1e-05 (client" in flower_log.text
 
 
 def test_the_model_is_the_mean_of_the_decoded_updates(mechanism):
-    result, _ = run(PrivQuantStrategy(fedavg(), mechanism, CLIP))
+    result, _ = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
     assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(4)))
 
 
 @pytest.mark.parametrize("options", [{"l2_clip": 0.1}, {"rotate": True}, {"l2_clip": 0.1, "rotate": True}])
 def test_stages_run_on_both_sides(mechanism, options):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, **options)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, **options))
     result, _ = run(strategy)
     seed = strategy.request(1).rotation_seed
     expected = expected_model(mechanism, range(4), rotation_seed=seed, **options)
@@ -66,7 +67,11 @@ def test_with_none_the_result_is_plain_fedavg_bit_for_bit(threads):
     plain, _ = run(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, threads, num_rounds=3)
     mods = [PrivQuantMod(max_epsilon=math.inf)]
     private, _ = run(
-        PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client_app(mods), 5, threads, num_rounds=3
+        PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)),
+        client_app(mods),
+        5,
+        threads,
+        num_rounds=3,
     )
     for name in ("weight", "scale"):
         assert as_arrays(private.arrays)[name].tobytes() == as_arrays(plain.arrays)[name].tobytes()
@@ -89,7 +94,7 @@ def test_with_none_the_result_is_plain_fedavg_bit_for_bit(threads):
     ids=lambda strategy: type(strategy).__name__,
 )
 def test_it_wraps_any_strategy(mechanism, strategy):
-    result, _ = run(PrivQuantStrategy(strategy, mechanism, CLIP), num_clients=5, num_rounds=3)
+    result, _ = run(PrivQuantStrategy(strategy, pq.Encoding(mechanism, CLIP)), num_clients=5, num_rounds=3)
     arrays, initial = as_arrays(result.arrays), initial_arrays()
     assert np.isfinite(arrays["weight"]).all()
     assert not np.array_equal(arrays["weight"], initial["weight"])
@@ -103,7 +108,7 @@ def test_it_wraps_any_strategy(mechanism, strategy):
 def test_weights_are_uniform_whatever_clients_say(mechanism):
     # One client claims nearly all examples, and is weighed like the others.
     heavy, _ = run(
-        PrivQuantStrategy(fedavg(), mechanism, CLIP),
+        PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)),
         client_app(num_examples=lambda p: 10**6 if p == 0 else 1),
     )
     assert_same_arrays(as_arrays(heavy.arrays), expected_model(mechanism, range(4)))
@@ -111,19 +116,22 @@ def test_weights_are_uniform_whatever_clients_say(mechanism):
 
 def test_only_listed_metrics_pass(mechanism):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
-    _, server = run(PrivQuantStrategy(fedavg(), mechanism, CLIP), client)
+    _, server = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client)
     assert dict(server.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(2.0)}
 
 
 def test_no_metric_passes_by_default(mechanism):
-    _, server = run(PrivQuantStrategy(fedavg(), mechanism, CLIP))
+    _, server = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
     assert dict(server.result.train_metrics_clientapp[1]) == {}
 
 
 @pytest.mark.parametrize(("asked", "allowed"), [(False, False), (True, False), (False, True), (True, True)])
 def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked, allowed):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
-    _, server = run(PrivQuantStrategy(fedavg(), mechanism, 0.01, report_clipping=asked), client)
+    _, server = run(
+        PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, clip=0.01), metrics=ClientMetrics(clipping=asked)),
+        client,
+    )
     metrics = dict(server.result.train_metrics_clientapp[1])
     assert (METRIC_CLIPPED in metrics) == (asked and allowed)
     if asked and allowed:
@@ -144,7 +152,7 @@ def test_an_l2_clip_that_is_far_off_is_logged_if_clients_report(
 ):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
     encoding = Encoding(mechanism, l2_clip, l2_clip, rotate=True)
-    strategy = PrivQuantStrategy(fedavg(), encoding, report_clipping=True)
+    strategy = PrivQuantStrategy(fedavg(), encoding, metrics=ClientMetrics(clipping=True))
     run(strategy, client)
     assert ("the usual update has an L2 norm of 0.2" in flower_log.text) == bool(words)
     assert words in flower_log.text
@@ -188,7 +196,7 @@ def test_the_encoding_can_be_chosen_between_rounds(mechanism):
 
 
 def test_the_summary_says_what_is_promised(mechanism, flower_log):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, rotate=True)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, rotate=True))
     run(strategy)
     for text in (
         "optm: 4 levels",
@@ -196,9 +204,9 @@ def test_the_summary_says_what_is_promised(mechanism, flower_log):
         "coordinates 0.2",
         "randomized Hadamard",
         "Client weights: uniform ('num-examples' is replaced by 1)",
-        "coordinate release, local view: ε = 2, δ = 0 for one client's update replaced by any other",
-        "client round (25 coordinates), local view: ε = ",
-        "client total (25 coordinates, 1 round), local view: ε = ",
+        "coordinate release, local view, replace-one: ε = 2, δ = 0 for one client's update",
+        "client round (25 coordinates), local view, replace-one: ε = ",
+        "client total (25 coordinates, 1 round), local view, replace-one: ε = ",
         "Wrapped strategy: FedAvg",
     ):
         assert text in flower_log.text, text
@@ -208,7 +216,7 @@ def test_the_summary_says_what_is_promised(mechanism, flower_log):
 
 
 def test_a_run_that_is_known_to_be_simulated_says_so_at_its_start(mechanism, flower_log):
-    PrivQuantStrategy(fedavg(), mechanism, CLIP, simulated=True).summary()
+    PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), simulated=True).summary()
     assert "privacy is simulated" in flower_log.text
 
 
@@ -216,28 +224,31 @@ def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
     def sometimes(partition, server_round):
         return server_round == 2 or partition < server_round - 1
 
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1)
     run(strategy, client_app(lost_when=sometimes), 5, num_rounds=3)
     assert strategy.survivors == {1: 5, 2: 0, 3: 3}
-    again = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    again = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
     again.restore_state(strategy.checkpoint_state())
     assert again.survivors == strategy.survivors
 
 
 def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
     run(strategy, client_app(mods=[PrivQuantMod(max_epsilon=10.0)]))
     strategy.summary()
     assert "simulated" not in flower_log.text
 
 
 def test_no_protection_is_called_by_its_name(flower_log):
-    run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client_app([PrivQuantMod(max_epsilon=math.inf)]))
-    assert "coordinate release, local view: no privacy (ε is infinite)" in flower_log.text
+    run(
+        PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)),
+        client_app([PrivQuantMod(max_epsilon=math.inf)]),
+    )
+    assert "coordinate release, local view, replace-one: no privacy (ε is infinite)" in flower_log.text
 
 
 def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=SumOfCodes())
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=SumOfCodes())
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED, metrics=["loss"])])
     result, server = run(strategy, client)
     expected = expected_model(mechanism, range(4))
@@ -248,15 +259,18 @@ def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
 
 def test_codes_that_cannot_be_summed_are_aggregated_one_by_one():
     client = client_app([PrivQuantMod(max_epsilon=math.inf)])
-    summed, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0, aggregation=SumOfCodes()), client)
-    single, _ = run(PrivQuantStrategy(fedavg(), pq.design("none"), 1.0), client)
+    summed, _ = run(
+        PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0), aggregation=SumOfCodes()),
+        client,
+    )
+    single, _ = run(PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)), client)
     assert_same_arrays(as_arrays(summed.arrays), as_arrays(single.arrays))
 
 
 def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
     reason = "replied with error 2: ConnectionError: gone"
     with pytest.raises(NoUsableReplyError, match=f"round 1 has no usable reply .*; most nodes {reason}"):
-        run(PrivQuantStrategy(fedavg(), mechanism, CLIP), client_app(lost_when=lambda *_: True))
+        run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client_app(lost_when=lambda *_: True))
     # One line for all that failed alike, with their names.
     assert flower_log.text.count(reason) == 1
     assert f"4 nodes (1, 2, 3, 4): {reason}" in flower_log.text
@@ -264,10 +278,10 @@ def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
 
 def test_clients_without_secure_aggregation_are_told_what_they_lack(mechanism, flower_log):
     """Clients once said that the server had sent no mechanism, and the server that nobody had replied."""
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, aggregation=pq.SecureSum())
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=pq.SecureSum())
     with pytest.raises(NoUsableReplyError, match="; round 1 ends without a sum: 0 clients sent keys"):
         run(strategy)
-    assert "put SecureAggregationMod() before PrivQuantMod" in flower_log.text
+    assert "give its PrivQuantMod secure_aggregation=True" in flower_log.text
     assert "did not reply" not in flower_log.text
     # Nobody was asked to train, so that nothing is counted.
     assert len(strategy.ledger) == 0
@@ -277,13 +291,13 @@ def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
     def at_first(partition, server_round):
         return server_round < 3
 
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=2)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=2)
     run(strategy, client_app(lost_when=at_first), num_rounds=3)
     assert strategy.failed_rounds == 0
     assert "round 2 in a row" in flower_log.text
     with pytest.raises(NoUsableReplyError):
         run(
-            PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1),
+            PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1),
             client_app(lost_when=at_first),
             num_rounds=3,
         )
@@ -291,29 +305,27 @@ def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
 
 def test_a_model_without_floats_is_refused(mechanism):
     with pytest.raises(InvalidSpecError, match="nothing to encode"):
-        run(PrivQuantStrategy(fedavg(), mechanism, CLIP), initial={"steps": np.array(3)})
+        run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), initial={"steps": np.array(3)})
 
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
         ({"strategy": "FedAvg"}, "strategy"),
-        ({"mechanism": "optm"}, "mechanism"),
-        ({"clip": 0.0}, "clip"),
-        ({"clip": math.nan}, "clip"),
-        ({"l2_clip": -1.0}, "l2_clip"),
+        ({"encoding": "optm"}, "encoding: 'optm', expected an Encoding"),
+        ({"encoding": pq.design("none")}, r"expected an Encoding, such as Encoding\(mechanism, clip=0.1\)"),
         ({"max_failed_rounds": -1}, "max_failed_rounds"),
         ({"rotation_seed": -1}, "rotation_seed"),
     ],
 )
 def test_settings_out_of_range_are_refused_at_once(mechanism, arguments, match):
     with pytest.raises(InvalidSpecError, match=match):
-        PrivQuantStrategy(**{"strategy": fedavg(), "mechanism": mechanism, "clip": CLIP, **arguments})
+        PrivQuantStrategy(**{"strategy": fedavg(), "encoding": pq.Encoding(mechanism, CLIP), **arguments})
 
 
 def test_the_callers_config_is_left_alone(mechanism):
     config = ConfigRecord({"mine": 1})
-    run(PrivQuantStrategy(fedavg(), mechanism, CLIP), train_config=config)
+    run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), train_config=config)
     assert dict(config) == {"mine": 1}
 
 
@@ -332,7 +344,7 @@ def test_the_callers_config_is_left_alone(mechanism):
     ids=lambda values: f"{values.ndim}-d {values.dtype.kind}{values.dtype.itemsize}",
 )
 def test_arrays_are_read_as_numpy_would(values):
-    from fl_privquant.flower.arrays import read_array
+    from fl_privquant.flower._messages.arrays import read_array
 
     for _ in range(2):
         found = read_array(Array(values))
@@ -342,7 +354,7 @@ def test_arrays_are_read_as_numpy_would(values):
 
 @pytest.mark.parametrize("cut", [0, 5, 9, 60, 127, 128, 130, -1])
 def test_arrays_that_are_cut_off_are_refused(cut):
-    from fl_privquant.flower.arrays import read_array
+    from fl_privquant.flower._messages.arrays import read_array
 
     whole = Array(np.arange(6.0))
     with pytest.raises(InvalidUpdateError, match="cannot be read"):
@@ -350,7 +362,7 @@ def test_arrays_that_are_cut_off_are_refused(cut):
 
 
 def test_arrays_that_were_decoded_are_ordinary_arrays():
-    from fl_privquant.flower.arrays import DecodedArray, read_array
+    from fl_privquant.flower._messages.arrays import DecodedArray, read_array
 
     values = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     array = DecodedArray(values.copy, values.dtype, values.shape)
@@ -368,7 +380,7 @@ def test_arrays_that_were_decoded_are_ordinary_arrays():
     [np.arange(6.0, dtype=np.float32).reshape(2, 3), np.asfortranarray(np.eye(3)), np.array(7), np.zeros(0)],
 )
 def test_arrays_that_were_received_are_ordinary_arrays(values):
-    from fl_privquant.flower.arrays import ReceivedArray
+    from fl_privquant.flower._messages.arrays import ReceivedArray
 
     plain = Array(values)
     array = ReceivedArray(plain)
@@ -383,3 +395,11 @@ def test_arrays_that_were_received_are_ordinary_arrays(values):
     # What an app writes into it, it reads.
     array.data = Array(np.asarray(values + values.dtype.type(1))).data
     np.testing.assert_array_equal(array.numpy(), values + 1)
+
+
+def test_a_strategy_takes_an_encoding_and_at_most_ten_keywords():
+    _, strategy, encoding, *keywords = inspect.signature(PrivQuantStrategy.__init__).parameters.values()
+    assert (strategy.name, encoding.name) == ("strategy", "encoding")
+    assert encoding.default is encoding.empty
+    assert len(keywords) <= 10
+    assert all(keyword.kind is keyword.KEYWORD_ONLY for keyword in keywords)

@@ -6,20 +6,20 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.accounting import Budget, Unit
-from fl_privquant.encoding import Encoding
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
+    ClientMetrics,
     NoUsableReplyError,
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureAggregationMod,
     SecureSum,
     StrategyWrapper,
     SumOfCodes,
 )
-from fl_privquant.flower.engines import Federation, InlineEngine
-from fl_privquant.flower.wrapping import strategy_stack
+from fl_privquant.flower.server.strategy_wrapper import strategy_stack
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.pack import packed_size
 from tests.flower.apps import (
     CLIP,
@@ -43,7 +43,11 @@ def run(strategy, client=None, **options):
 
 def test_a_bare_wrapper_changes_nothing(mechanism):
     def private(wrap):
-        return wrap(PrivQuantStrategy(wrap(FedAvg()), mechanism, CLIP, clear_metrics=["accuracy"]))
+        return wrap(
+            PrivQuantStrategy(
+                wrap(FedAvg()), Encoding(mechanism, CLIP), metrics=ClientMetrics(clear=["accuracy"])
+            )
+        )
 
     def evaluate(server_round, arrays):
         return MetricRecord({"round": server_round})
@@ -68,7 +72,9 @@ def test_only_strategies_are_wrapped(given):
 
 
 def test_the_stack_is_walked_from_the_outside_in(mechanism, tmp_path):
-    saved = CheckpointStrategy(PrivQuantStrategy(StrategyWrapper(fedavg()), mechanism, CLIP), tmp_path / "x")
+    saved = CheckpointStrategy(
+        PrivQuantStrategy(StrategyWrapper(fedavg()), Encoding(mechanism, CLIP)), tmp_path / "x"
+    )
     names = [type(each).__name__ for each in strategy_stack(saved)]
     assert names == ["CheckpointStrategy", "PrivQuantStrategy", "StrategyWrapper", "FedAvg"]
 
@@ -76,7 +82,7 @@ def test_the_stack_is_walked_from_the_outside_in(mechanism, tmp_path):
 def test_a_checkpoint_that_would_not_save_the_ledger_is_refused(mechanism, tmp_path):
     """Inside another strategy it saved the model without the ledger, and was never restored."""
     inner = CheckpointStrategy(fedavg(), tmp_path / "x")
-    for wrap in (StrategyWrapper, lambda strategy: PrivQuantStrategy(strategy, mechanism, CLIP)):
+    for wrap in (StrategyWrapper, lambda strategy: PrivQuantStrategy(strategy, Encoding(mechanism, CLIP))):
         with pytest.raises(InvalidSpecError, match="CheckpointStrategy must be the outermost"):
             wrap(inner)
     with pytest.raises(InvalidSpecError, match="CheckpointStrategy must be the outermost"):
@@ -85,9 +91,9 @@ def test_a_checkpoint_that_would_not_save_the_ledger_is_refused(mechanism, tmp_p
 
 def test_updates_are_not_encoded_twice(mechanism):
     """Both strategies asked for updates, and neither could read those of the other."""
-    inner = StrategyWrapper(PrivQuantStrategy(fedavg(), mechanism, CLIP))
+    inner = StrategyWrapper(PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP)))
     with pytest.raises(InvalidSpecError, match="wraps a PrivQuantStrategy already"):
-        PrivQuantStrategy(inner, mechanism, CLIP)
+        PrivQuantStrategy(inner, Encoding(mechanism, CLIP))
 
 
 class Senders(StrategyWrapper):
@@ -107,10 +113,8 @@ class Senders(StrategyWrapper):
 @pytest.mark.parametrize("aggregation", [None, SumOfCodes(), SecureSum()])
 def test_no_client_is_named_as_the_sender_of_a_mean(mechanism, aggregation):
     inner = Senders(fedavg())
-    mods = [PrivQuantMod(10.0, seed=SEED)]
-    if isinstance(aggregation, SecureSum):
-        mods.insert(0, SecureAggregationMod())
-    run(PrivQuantStrategy(inner, mechanism, CLIP, aggregation=aggregation), client_app(mods))
+    mods = [PrivQuantMod(10.0, seed=SEED, secure_aggregation=isinstance(aggregation, SecureSum))]
+    run(PrivQuantStrategy(inner, Encoding(mechanism, CLIP), aggregation=aggregation), client_app(mods))
     if aggregation is None:
         assert sorted(inner.senders) == sorted(inner.asked)
     else:
@@ -122,17 +126,14 @@ def test_a_record_says_what_the_round_did(mechanism, secure):
     records = []
     strategy = PrivQuantStrategy(
         fedavg(),
-        mechanism,
-        CLIP,
-        l2_clip=0.5,
-        rotate=True,
-        report_clipping=True,
+        Encoding(mechanism, CLIP, l2_clip=0.5, rotate=True),
+        metrics=ClientMetrics(clipping=True),
         aggregation=SecureSum(corrupt_fraction=0.0, dropout_fraction=0.2) if secure else None,
         on_round=records.append,
     )
-    mods = [PrivQuantMod(10.0, seed=SEED, report_clipping=True)]
+    mods = [PrivQuantMod(10.0, seed=SEED, report_clipping=True, secure_aggregation=secure)]
     client = client_app(
-        [SecureAggregationMod(), *mods] if secure else mods,
+        mods,
         lost_when=lambda partition, server_round: server_round == 2 and partition == 1,
     )
     run(strategy, client, num_rounds=2)
@@ -161,14 +162,18 @@ def test_a_record_says_what_the_round_did(mechanism, secure):
 
 def test_a_share_that_clients_do_not_report_is_not_made_up(mechanism):
     records = []
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, report_clipping=True, on_round=records.append)
+    strategy = PrivQuantStrategy(
+        fedavg(), Encoding(mechanism, CLIP), metrics=ClientMetrics(clipping=True), on_round=records.append
+    )
     run(strategy)
     assert records[0].share_clipped is records[0].norm_to_clip is None
 
 
 def test_failed_rounds_have_records_too(mechanism):
     records = []
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=1, on_round=records.append)
+    strategy = PrivQuantStrategy(
+        fedavg(), Encoding(mechanism, CLIP), max_failed_rounds=1, on_round=records.append
+    )
     with pytest.raises(NoUsableReplyError):
         run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
     assert [(each.round, each.survivors, each.bytes_up) for each in records] == [(1, 0, 0), (2, 0, 0)]
@@ -180,7 +185,7 @@ def test_failed_rounds_have_records_too(mechanism):
 def test_a_budget_bounds_what_was_spent_only_at_its_own_delta(mechanism, budget_delta, replaced):
     """A quick bound above the budget is not what was counted in full; a larger delta says less."""
     rounds, delta = 4, 1e-5
-    free = PrivQuantStrategy(fedavg(), mechanism, CLIP, delta=delta)
+    free = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), delta=delta)
     run(free, num_rounds=rounds)
     exact = free.ledger.statement(budget_delta).epsilon
     quick = free.ledger.statement(delta, refine=False).epsilon
@@ -188,7 +193,7 @@ def test_a_budget_bounds_what_was_spent_only_at_its_own_delta(mechanism, budget_
     budget = Budget((exact + quick) / 2, budget_delta)
     records = []
     limited = PrivQuantStrategy(
-        fedavg(), mechanism, CLIP, delta=delta, budget=budget, on_round=records.append
+        fedavg(), Encoding(mechanism, CLIP), delta=delta, budget=budget, on_round=records.append
     )
     run(limited, num_rounds=rounds)
     spent = records[-1].spent
@@ -204,14 +209,16 @@ def test_a_listener_sees_a_round_before_its_checkpoint_is_written(mechanism, tmp
     def on_round(record):
         saved_rounds.append((record.round, strategy.finished_rounds))
 
-    strategy = CheckpointStrategy(PrivQuantStrategy(fedavg(), mechanism, CLIP, on_round=on_round), path)
+    strategy = CheckpointStrategy(
+        PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), on_round=on_round), path
+    )
     run(strategy, num_rounds=2)
     assert saved_rounds == [(1, 0), (2, 1)]
     assert strategy.finished_rounds == 2
 
 
 def test_rounds_that_all_fail_leave_the_initial_model(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), mechanism, CLIP, max_failed_rounds=2)
+    strategy = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), max_failed_rounds=2)
     result = run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
     assert_same_arrays(as_arrays(result.arrays), initial_arrays())
     assert np.isfinite(as_arrays(result.arrays)["weight"]).all()

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import fl_privquant as pq
 from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.encoding import Encoding
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.packing.wire_format import PackedIndices, WireFormat
@@ -22,7 +22,7 @@ from tests.typical import typical
 DIMENSION, CLIP, FLOAT = 50, 0.2, np.dtype(np.float32)
 
 
-def drawn(name: str) -> tuple[Any, WireFormat, NDArray[Any]]:
+def encode_typical(name: str) -> tuple[Any, WireFormat, NDArray[Any]]:
     """A mechanism, its wire format, and what it makes of an update."""
     mechanism = typical(name, 0.9, delta=1e-6).for_dimension(DIMENSION)
     update = np.random.default_rng(1).normal(0, 0.1, DIMENSION).astype(FLOAT)
@@ -30,9 +30,9 @@ def drawn(name: str) -> tuple[Any, WireFormat, NDArray[Any]]:
     return mechanism, mechanism.wire_format(DIMENSION, CLIP, FLOAT), encoded
 
 
-@pytest.mark.parametrize("name", pq.mechanisms())
+@pytest.mark.parametrize("name", pq.available_mechanisms())
 def test_what_is_packed_is_read_decoded_and_added_up(name: str) -> None:
-    mechanism, wire, encoded = drawn(name)
+    mechanism, wire, encoded = encode_typical(name)
     payload = wire.pack(encoded)
     assert len(payload) == wire.num_bytes
     np.testing.assert_array_equal(wire.unpack(payload), encoded)
@@ -49,9 +49,9 @@ def test_what_is_packed_is_read_decoded_and_added_up(name: str) -> None:
         np.testing.assert_array_equal(wire.codes(encoded), mechanism.to_codes(encoded))
 
 
-@pytest.mark.parametrize("name", pq.mechanisms())
+@pytest.mark.parametrize("name", pq.available_mechanisms())
 def test_payloads_of_another_size_are_refused_and_add_nothing(name: str) -> None:
-    mechanism, wire, encoded = drawn(name)
+    mechanism, wire, encoded = encode_typical(name)
     payload = wire.pack(encoded)
     total = np.zeros(DIMENSION, dtype=np.int64)
     for bad in (payload[:-1], payload + b"\0", b""):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.distributions.codebook import Codebook
+from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.law import Law
-from fl_privquant.law.table import TOTAL_WEIGHT, CertifiedTable
-from fl_privquant.sampling import chunks, loops
+from fl_privquant.sampling import _loops, chunks
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 
@@ -23,8 +23,8 @@ def dithered_response(levels: int, keep: float = 0.5) -> CertifiedTable:
     """Randomized rounding to ``levels`` values, replaced by a uniform one with odds 1 - keep."""
     values = np.linspace(-1.0, 1.0, levels) / keep
     rows = keep * np.eye(levels) + (1.0 - keep) / levels
-    law = Law.from_knots(values, values * keep, rows)
-    return CertifiedTable.from_law(law, Codebook.from_values(values), np.inf)
+    distribution = OutputDistribution.from_knots(values, values * keep, rows)
+    return CertifiedTable.from_distribution(distribution, Codebook.from_values(values), np.inf)
 
 
 def sixteen_bit_table() -> CertifiedTable:
@@ -64,10 +64,12 @@ def drawn_weights(cells: np.ndarray, shift: int, levels: int) -> np.ndarray:
 
 def reference(sampler: Sampler, x: np.ndarray, words: np.ndarray, clip: float = 1.0) -> np.ndarray:
     """The same draws, with a search instead of a grid and one step after the other."""
-    law, tables = sampler.table.law, sampler._tables
+    distribution, tables = sampler.table.distribution, sampler._tables
     scaled = np.clip(x.astype(np.float64) / clip, -1.0, 1.0)
-    piece = np.clip(np.searchsorted(law.starts, scaled, side="right") - 1, 0, None)
-    threshold = (scaled - law.starts[piece]) * (TOTAL_WEIGHT / (law.ends - law.starts)[piece])
+    piece = np.clip(np.searchsorted(distribution.starts, scaled, side="right") - 1, 0, None)
+    threshold = (scaled - distribution.starts[piece]) * (
+        TOTAL_WEIGHT / (distribution.ends - distribution.starts)[piece]
+    )
     at_end = (words >> np.uint64(32)).astype(np.float64) + 0.5 < threshold
     row = np.where(at_end, sampler.table.end_rows[piece], sampler.table.start_rows[piece])
     low = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -91,7 +93,7 @@ def weight_rows(draw) -> np.ndarray:
 def test_alias_cells_draw_the_exact_weights(weights: np.ndarray) -> None:
     levels = weights.shape[1]
     shift = 32 - (levels - 1).bit_length()
-    np.testing.assert_array_equal(drawn_weights(loops.alias_cells(weights, shift), shift, levels), weights)
+    np.testing.assert_array_equal(drawn_weights(_loops.alias_cells(weights, shift), shift, levels), weights)
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 5, 16, 17, 256, 257])
@@ -126,7 +128,7 @@ def test_256_levels_are_bytes_and_257_are_not() -> None:
 
 @st.composite
 def uneven_tables(draw) -> CertifiedTable:
-    # From half a code to one and a half is from -1 to 1; a run of neighbours is pieces 5e-10 long.
+    # From half a code to one and a half is from -1 to 1; a run of neighbors is pieces 5e-10 long.
     inside = st.integers(TOTAL_WEIGHT // 2, 3 * TOTAL_WEIGHT // 2)
     means = {TOTAL_WEIGHT // 2, 3 * TOTAL_WEIGHT // 2, *draw(st.lists(inside, max_size=12))}
     for start in draw(st.lists(inside, max_size=3)):
@@ -184,9 +186,9 @@ def test_pieces_beyond_the_input_range_do_no_harm() -> None:
     knots = np.array([-1.8, -1.2, -0.2, 0.9, 1.2, 1.8])
     rows = np.stack([0.3 - knots / 6, 0.4 + 0 * knots, 0.3 + knots / 6], axis=1)
     rows += np.array([1.0, -2.0, 1.0]) * np.array([0.0, 0.02, 0.05, 0.0, 0.03, 0.0])[:, None] / 2
-    law = Law.from_knots([-3.0, 0.0, 3.0], knots, rows)
-    book = Codebook.from_values(law.values)
-    sampler = Sampler(CertifiedTable.from_law(law, book, np.inf))
+    distribution = OutputDistribution.from_knots([-3.0, 0.0, 3.0], knots, rows)
+    book = Codebook.from_values(distribution.values)
+    sampler = Sampler(CertifiedTable.from_distribution(distribution, book, np.inf))
     x = np.linspace(-1.0, 1.0, 9999)
     indices = sampler.encode(x, stream=RandomStream.seeded(2))
     np.testing.assert_array_equal(indices, reference(sampler, x, RandomStream.seeded(2).words(x.size)))

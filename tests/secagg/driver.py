@@ -11,7 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, OpenedSum, RoundConfig, ServerRound, new_session
+from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, UnmaskedSum, draw_session
 from fl_privquant.secagg.messages import Roster
 from fl_privquant.secagg.wire import Subset
 
@@ -121,7 +121,7 @@ class Round:
             self.server.receive,
         )
 
-    def run(self, lost: Lost | None = None) -> OpenedSum:
+    def run(self, lost: Lost | None = None) -> UnmaskedSum:
         lost = Lost() if lost is None else lost
         self.advertise(lost.advertise)
         self.share(lost.share)
@@ -153,7 +153,7 @@ def open_round(
     corrupt_fraction: float | None = None,
     dropout_fraction: float = 0.1,
 ) -> Round:
-    """A round with ids that are no range, random inputs and (neighbours, threshold) if given.
+    """A round with ids that are no range, random inputs and (neighbors, threshold) if given.
 
     Clients take any graph that is given, and any number of them may be lost there. Of three clients one may
     be lost but none corrupt, unless said otherwise.
@@ -170,7 +170,7 @@ def open_round(
     known = {i: key.public_key().public_bytes_raw() for i, key in identities.items()} if signed else None
     protected = graph is None
     config = RoundConfig(
-        new_session(),
+        draw_session(),
         number,
         dimension,
         width,
@@ -201,16 +201,16 @@ def open_round(
 
 def shown(roster: Roster, clients: Sequence[int], public_keys: Mapping[int, bytes], own: int) -> Roster:
     """A roster of a complete graph with these clients and keys, as a lying server could send it."""
-    neighbours = [client for client in sorted(clients) if client != own]
+    neighbors = [client for client in sorted(clients) if client != own]
     return replace(
         roster,
         ids=tuple(sorted(clients)),
         present=Subset(),
-        public_keys=tuple(public_keys[client] for client in neighbours),
-        identified=Subset(len(neighbours)),
+        public_keys=tuple(public_keys[client] for client in neighbors),
+        identified=Subset(len(neighbors)),
         identities=(),
         num_clients=len(clients),
-        num_neighbors=len(neighbours),
+        num_neighbors=len(neighbors),
     )
 
 

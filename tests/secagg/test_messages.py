@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.secagg.keys import SEED_BYTES
+from fl_privquant.secagg.crypto.keys import SEED_BYTES
+from fl_privquant.secagg.crypto.shamir import SHARE_BYTES
 from fl_privquant.secagg.messages import (
     CORRECTION_BYTES,
     Confirmation,
@@ -24,7 +25,6 @@ from fl_privquant.secagg.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from fl_privquant.secagg.shamir import SHARE_BYTES
 from fl_privquant.secagg.wire import RoundId, Subset
 
 ids = st.integers(0, 2**64 - 1)
@@ -179,8 +179,8 @@ def test_a_signature_is_of_all_that_stands_before_it() -> None:
     data = signed.to_bytes()
     assert data[:-65] == signed.body() == message.body() == message.to_bytes()[:-1]
     assert bytes(MaskedInput.body_of(data)) == message.body()
-    assert MaskedInput.closed(message.body(), b"s" * 64) == data
-    assert MaskedInput.closed(message.body(), b"") == message.to_bytes()
+    assert MaskedInput.close(message.body(), b"s" * 64) == data
+    assert MaskedInput.close(message.body(), b"") == message.to_bytes()
 
 
 def test_rounds_are_checked() -> None:

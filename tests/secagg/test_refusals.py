@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError, PrivQuantError, SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, Stage, keys, new_session
+from fl_privquant.secagg import ClientPolicy, ClientRound, Stage, draw_session
+from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.messages import Invitation, MaskRequest, Roster, UnmaskReply, UnmaskRequest
 from fl_privquant.secagg.wire import RoundId, Subset
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round
@@ -36,7 +37,7 @@ def refused(
 
 
 def secrets_of(client: ClientRound) -> list[bytes]:
-    tables = [*client._held.values(), *client._roots.values()]
+    tables = [*client._held_shares.values(), *client._roots.values()]
     held = [client._private, client._seed, *tables]
     return [bytes(secret) for secret in held if secret]
 
@@ -54,7 +55,7 @@ def check_erased(client: ClientRound, secrets: list[bytes]) -> None:
 
 
 def invitation(**changes: object) -> bytes:
-    base = Invitation(RoundId(new_session(), 1), 5, 20, 7, 15, False)
+    base = Invitation(RoundId(draw_session(), 1), 5, 20, 7, 15, False)
     return replace(base, **changes).to_bytes()
 
 
@@ -83,7 +84,7 @@ def test_an_unsigned_round_where_identities_are_known() -> None:
 
 
 def test_a_round_is_joined_once() -> None:
-    session = new_session()
+    session = draw_session()
     first = ClientRound.join(invitation(round_id=RoundId(session, 1)), CLIENT)
     first.advertise_keys()
     for number in (0, 1):
@@ -93,7 +94,7 @@ def test_a_round_is_joined_once() -> None:
     assert first.stage is Stage.ADVERTISED
     ClientRound.join(invitation(round_id=RoundId(session, 2)), CLIENT, previous=first)
     assert first.stage is Stage.ENDED
-    ClientRound.join(invitation(round_id=RoundId(new_session(), 0)), CLIENT, previous=first)
+    ClientRound.join(invitation(round_id=RoundId(draw_session(), 0)), CLIENT, previous=first)
 
 
 def changed_roster(round_: Round, change: Callable[[Roster], Roster]) -> bytes:
@@ -110,10 +111,10 @@ ROSTERS: dict[str, Callable[[Roster], Roster]] = {
     "threshold: 6 of 5": lambda r: replace(r, threshold=6),
     "could exceed the modulus": lambda r: replace(r, num_clients=6),
     "roster of 5 among 4": lambda r: replace(r, num_clients=4),
-    "2 neighbours among 5 clients": lambda r: replace(
+    "2 neighbors among 5 clients": lambda r: replace(
         r, ids=r.ids[:3], public_keys=r.public_keys[:2], num_neighbors=2, threshold=2
     ),
-    "3 holders, expected 4 neighbours": lambda r: replace(r, ids=r.ids[:3], public_keys=r.public_keys[:2]),
+    "3 holders, expected 4 neighbors": lambda r: replace(r, ids=r.ids[:3], public_keys=r.public_keys[:2]),
     "below the 3 of this client's min_clients": lambda r: replace(
         r, ids=r.ids[:2], public_keys=r.public_keys[:1], num_clients=2, num_neighbors=1, threshold=2
     ),
@@ -160,7 +161,7 @@ def test_rosters_of_clients_that_are_not_known(reason: str) -> None:
 
 @pytest.mark.parametrize("attack", ["own key", "other round"])
 def test_keys_that_are_not_their_clients_keys_of_this_round(attack: str) -> None:
-    """A server that invents or replays a neighbour's key for one client gains a root that nobody has."""
+    """A server that invents or replays a neighbor's key for one client gains a root that nobody has."""
     round_ = open_round(signed=True, restore=False)
     round_.advertise()
     wrong = keys.public_key(keys.draw_secret())
@@ -296,7 +297,7 @@ def test_a_client_unmasks_once() -> None:
 def test_a_reply_has_one_share_for_each_neighbor() -> None:
     round_, request = masked_round(lost=(10, 17))
     client = round_.client(CLIENT)
-    held = {i: bytes(share) for i, share in client._held.items()}
+    held = {i: bytes(share) for i, share in client._held_shares.items()}
     reply = UnmaskReply.from_bytes(client.unmask(request.to_bytes()))
     assert request.active == Subset.of(held.keys() - {10, 17}, sorted(held))
     assert reply.seed_shares == tuple(held[i][:20] for i in sorted(held) if i not in (10, 17))

@@ -8,9 +8,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
-from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage, shamir
-from fl_privquant.secagg.parameters import choose_parameters
-from fl_privquant.secagg.sharing import Seed
+from fl_privquant.secagg import ClientRound, RoundConfig, ServerRound, Stage
+from fl_privquant.secagg.crypto import shamir
+from fl_privquant.secagg.crypto.sharing import Seed
+from fl_privquant.secagg.graph.parameters import choose_parameters
 from tests.secagg.driver import SESSION, Lost, Round, open_round
 
 
@@ -156,7 +157,7 @@ def test_too_few_unmask_replies_fail_cleanly() -> None:
 
 
 def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> None:
-    """On the ring 3 neighbours of one client are lost; it cannot be protected, the rest can."""
+    """On the ring 3 neighbors of one client are lost; it cannot be protected, the rest can."""
     round_ = open_round(20, graph=(4, 3), restore=False)
     round_.advertise()
     rosters = round_.server.rosters()
@@ -167,7 +168,7 @@ def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> N
             round_.server.receive(i, round_.client(i).share_keys(roster))
     round_.mask()
     assert lonely not in round_.sent["MaskRequest"]
-    assert "too few of its neighbours" in round_.server.rejected[lonely]
+    assert "too few of its neighbors" in round_.server.rejected[lonely]
     round_.confirm()
     round_.unmask()
     result = round_.server.finish()
@@ -301,7 +302,9 @@ def test_states_survive_storage_between_all_stages() -> None:
 
 def test_a_graph_that_protects_nobody_is_refused() -> None:
     base = {"session": SESSION, "number": 1, "dimension": 5, "width": 8, "max_code": 3}
-    with pytest.raises(InvalidSpecError, match=r"num_neighbors 2, threshold 2: for 40 clients the odds"):
+    with pytest.raises(
+        InvalidSpecError, match=r"num_neighbors, threshold: \(2, 2\): for 40 clients the odds"
+    ):
         ServerRound(RoundConfig(**base, num_neighbors=2, threshold=2), range(40))
     chosen = choose_parameters(40)
     given = RoundConfig(**base, num_neighbors=chosen.num_neighbors, threshold=chosen.threshold)

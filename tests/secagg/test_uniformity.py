@@ -16,7 +16,7 @@ from scipy import stats
 
 from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.masks import apply_masks
+from fl_privquant.secagg.crypto.masks import apply_masks
 from fl_privquant.secagg.messages import MaskedInput
 from tests.secagg.driver import Round, open_round
 
@@ -124,13 +124,13 @@ def test_a_late_input_of_a_client_called_dead_stays_masked() -> None:
     round_.confirm()
     round_.unmask()
     masks: list[tuple[bytes, bool]] = []
-    masks_left = round_.server._masks_left
+    masks_left = round_.server._remaining_masks
 
     def recorded() -> Masks:
         masks.extend(masks_left())
         return iter(masks)
 
-    round_.server._masks_left = recorded
+    round_.server._remaining_masks = recorded
     assert not round_.server.finish().total.any()
     # All that was opened of client 3 are the masks it shares with the others, opposite to what it added.
     vector = unpack_codes(MaskedInput.from_bytes(late[3]).payload, width, DIMENSION).astype(np.uint16)

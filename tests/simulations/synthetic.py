@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 
 import fl_privquant as pq
-from fl_privquant.accounting import PrivacyStatement, Unit
-from fl_privquant.cli.comparison import variants
+from fl_privquant.accounting import PrivacyStatement, StatedView, Unit, ViewKind
+from fl_privquant.cli.comparison import list_variants
 from fl_privquant.mechanisms.base import Mechanism
 
 DIMENSION = 650
+CENTRAL = "central_gaussian"
 ALL = ("optm", "optm independent", "rqm", "erm", "one_bit", "stochastic", "none")
 _HARM = {
     "optm": 0.05,
@@ -33,13 +34,13 @@ _HARM = {
 def mechanism_of(label: str, epsilon: float, bits: int) -> Mechanism:
     """A real mechanism, by its label."""
     name = label.partition(" ")[0]
-    if name == "none":
+    if name in ("none", CENTRAL):
         return pq.design("none")
     if name == "stochastic":
         return pq.design(name, bits=bits)
     if name in ("one_bit", "gaussian"):
         return pq.design(name, epsilon=epsilon)
-    extra = next(dict(variant.parameters) for each, _, variant in variants((name,)) if each == label)
+    extra = next(dict(variant.parameters) for each, _, variant in list_variants((name,)) if each == label)
     return pq.design(name, epsilon=epsilon, **({} if "bins" in extra else {"bits": bits}), **extra)
 
 
@@ -103,7 +104,7 @@ def write_run(
     (path / "mechanism.pqm").write_bytes(mechanism.to_bytes())
     summary = table.iloc[-1].to_dict() | {"wall_seconds": 1.25, "finished": True}
     (path / "summary.json").write_text(json.dumps(summary))
-    (path / "provenance.json").write_text(json.dumps(_provenance(label, mechanism, seed, rounds)))
+    (path / "provenance.json").write_text(json.dumps(_provenance(label, mechanism, config)))
     return path
 
 
@@ -162,15 +163,26 @@ def _rounds(
     )
 
 
-def _provenance(label: str, mechanism: Mechanism, seed: int, rounds: int) -> dict[str, Any]:
+def _provenance(label: str, mechanism: Mechanism, config: Mapping[str, Any]) -> dict[str, Any]:
+    rounds, delta = config["federation"]["rounds"], config["privacy"]["delta"]
     total = mechanism.epsilon * DIMENSION * rounds
     scope = f"{DIMENSION} coordinates, {rounds} rounds"
-    statements = [mechanism.statement, PrivacyStatement(total, 0.0, Unit.TOTAL, method="pure", scope=scope)]
+    statements = [mechanism.statement]
+    if math.isfinite(total):
+        statements.append(PrivacyStatement(total, delta, Unit.TOTAL, method="pure", scope=scope))
+    target = config["privacy"].get("epsilon")
+    if config["secagg"]["enabled"]:
+        view = StatedView(ViewKind.AGGREGATE, 18)
+        statements.append(
+            PrivacyStatement(target or total / 8, delta, Unit.TOTAL, view, method="blanket+pld")
+        )
+    if label == CENTRAL:
+        statements.append(PrivacyStatement(target, delta, Unit.TOTAL, StatedView(ViewKind.CENTRAL)))
     return {
         "versions": {"fl_privquant": "0.1.0", "flwr": "1.41.0", "numpy": np.__version__, "python": "3.11.7"},
         "git_commit": "1f3870be274f6c49b3e31a0c6728957f",
         "solver": "HiGHS",
-        "seed": seed,
+        "seed": config["seed"],
         "mechanism_label": label,
         "certified_epsilon": mechanism.epsilon,
         "delta": mechanism.delta,

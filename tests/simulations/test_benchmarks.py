@@ -1,99 +1,75 @@
-"""The benchmarks' collection: quick runs, tables that come back, and a page that is what the tables say."""
+"""The harness of the benchmarks: quick runs, the files of results, and failures."""
 
 from __future__ import annotations
 
-import importlib
-import re
+import json
+import platform
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from simulations.benchmarks import __main__ as command
-from simulations.benchmarks import machine, results_page
-from simulations.benchmarks.growth import Point
-from simulations.benchmarks.measure import Row, median_seconds
-from simulations.benchmarks.results_page import CATALOGUE
+from simulations.benchmarks.__main__ import BENCHMARKS, app
+from simulations.benchmarks.harness import (
+    Benchmark,
+    Ratio,
+    describe_machine,
+    median_seconds,
+    peak_bytes,
+    write_results,
+)
 
-ROWS = [Row("twice as fast", 2.5, 2.0), Row("small | enough", 70.0, 64.0, at_least=False)]
-POINTS = [Point("clients", "a line", n, 0.5 * n) for n in (10, 100)]
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_quick_sizes_are_sizes_of_the_benchmark(name: str) -> None:
-    module = importlib.import_module(f"simulations.benchmarks.{name}")
-    for constant, small in CATALOGUE[name]["quick"].items():
-        assert isinstance(getattr(module, constant), tuple if isinstance(small, list) else type(small))
+RATIOS = [Ratio("twice as slow", "a copy", 2.0), Ratio("small", "float32", 0.0625, "bytes")]
 
 
-def test_every_benchmark_has_quick_sizes_and_a_title() -> None:
-    folder = Path(results_page.__file__).parent
-    runs = {path.stem for path in folder.glob("*.py") if re.search(r"^def run\(", path.read_text(), re.M)}
-    assert runs == set(CATALOGUE)
-    assert all(benchmark["title"] and benchmark["quick"] for benchmark in CATALOGUE.values())
+# Not `engines`: starting Ray is the matter of test_ray_apps. Not `record_gradients`: it needs Opacus.
+@pytest.mark.parametrize("name", sorted(set(BENCHMARKS) - {"engines", "record_gradients"}))
+def test_every_benchmark_returns_finite_positive_ratios(name: str) -> None:
+    benchmark = BENCHMARKS[name]
+    ratios = benchmark.run(**benchmark.quick)
+    assert ratios
+    assert all(0.0 < ratio.ratio < float("inf") for ratio in ratios)
+    assert {ratio.quantity for ratio in ratios} <= {"time", "bytes", "memory"}
 
 
-def test_a_quick_run_prints_and_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    packing = importlib.import_module("simulations.benchmarks.packing_speed")
-    for constant in CATALOGUE["packing_speed"]["quick"]:
-        monkeypatch.setattr(packing, constant, getattr(packing, constant))
-    monkeypatch.setattr(results_page, "write_rows", lambda *_: pytest.fail("written"))
-    monkeypatch.setattr(results_page, "write_page", lambda *_: pytest.fail("written"))
-    # Times of a short run may miss their targets; the exit status says so, and nothing else is expected.
-    assert command.main(["packing_speed", "--quick", "--write"]) in (0, 1)
-    assert "bytes against float32" in capsys.readouterr().out
+def test_a_quick_run_prints_a_table_and_writes_files(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["pack", "--quick", "--output", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "unpack indices of 3 levels" in result.output
+    rows = pd.read_csv(tmp_path / "benchmarks.csv")
+    assert set(rows["benchmark"]) == {"pack"}
+    assert len(json.loads((tmp_path / "benchmarks.json").read_text())["ratios"]) == len(rows)
 
 
-def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    packing = importlib.import_module("simulations.benchmarks.packing_speed")
-    monkeypatch.setattr(packing, "run", lambda: ROWS[:1])
-    assert command.main(["packing_speed"]) == 0
-    monkeypatch.setattr(packing, "run", lambda: ROWS)
-    assert command.main(["packing_speed"]) == 1
+def test_an_unknown_name_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["speed", "--output", str(tmp_path / "results")])
+    assert result.exit_code == 2
+    assert not (tmp_path / "results").exists()
 
 
-def test_one_that_fails_does_not_stop_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept: list[str] = []
-    monkeypatch.setattr(results_page, "write_rows", lambda name, rows: kept.append(name))
-    monkeypatch.setattr(results_page, "write_page", lambda: kept.append("page"))
-    for name, run in (("sweep_overhead", lambda: 1 / 0), ("packing_speed", lambda: ROWS[:1])):
-        monkeypatch.setattr(importlib.import_module(f"simulations.benchmarks.{name}"), "run", run)
-    assert command.main(["sweep_overhead", "packing_speed", "--write"]) == 1
-    assert kept == ["packing_speed", "page"]
-    assert "ZeroDivisionError" in capsys.readouterr().err
+def test_one_that_fails_does_not_discard_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[Ratio]:
+        raise RuntimeError("no such machine")
+
+    monkeypatch.setitem(BENCHMARKS, "plan", Benchmark(fail, {}))
+    monkeypatch.setitem(BENCHMARKS, "pack", Benchmark(lambda: RATIOS, {}))
+    result = CliRunner().invoke(app, ["plan", "pack", "--output", str(tmp_path)])
+    assert result.exit_code == 1
+    assert pd.read_csv(tmp_path / "benchmarks.csv")["benchmark"].tolist() == ["pack", "pack"]
 
 
-def test_tables_and_page(tmp_path: Path) -> None:
-    results_page.write_rows("packing_speed", [Row("old", 1.0, 1.0)], tmp_path)
-    results_page.write_rows("encode", ROWS[:1], tmp_path)
-    results_page.write_rows("packing_speed", ROWS, tmp_path)
-    results_page.write_points(POINTS, tmp_path)
-    assert results_page.read_rows(tmp_path) == {"encode": ROWS[:1], "packing_speed": ROWS}
-    assert results_page.read_points(tmp_path) == POINTS
-    results_page.write_page(tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    assert "**2 of 3 targets are met.**" in text
-    assert "| twice as fast | 2.5 | ≥ 2 | met |" in text
-    assert "**missed**" in text
-    assert (tmp_path / "figures" / "growth-clients.png").stat().st_size > 5_000
-    assert "figures/growth-clients.png" in text
-    assert "growth-levels" not in text
-
-
-def test_the_committed_page_is_what_the_tables_say() -> None:
-    folder = results_page.FOLDER
-    assert (folder / "README.md").read_text() == results_page.page_text(folder)
-    for name in re.findall(r"\((figures/[^)]+)\)", results_page.page_text(folder)):
-        assert (folder / name).exists()
+def test_results_come_back(tmp_path: Path) -> None:
+    write_results({"pack": RATIOS}, tmp_path)
+    content = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert [
+        Ratio(row["what"], row["baseline"], row["ratio"], row["quantity"]) for row in content["ratios"]
+    ] == RATIOS
+    assert content["machine"] == describe_machine()
 
 
 def test_the_machine_is_described_and_not_named() -> None:
-    import platform
-
-    described = machine.describe()
+    described = describe_machine()
     assert int(described["cores"]) >= 1
     assert described["Python"] == platform.python_version()
     assert platform.node() not in described.values()
@@ -101,7 +77,11 @@ def test_the_machine_is_described_and_not_named() -> None:
 
 def test_medians_take_turns_and_leave_the_first_out() -> None:
     order: list[str] = []
-    times = median_seconds([lambda: order.append("a"), lambda: order.append("b")], rounds=3)
+    times = median_seconds([lambda: order.append("a"), lambda: order.append("b")], turns=3)
     assert order == ["a", "b"] * 4
     assert len(times) == 2
     assert min(times) >= 0.0
+
+
+def test_the_peak_is_that_of_the_call() -> None:
+    assert 10**6 <= peak_bytes(lambda: bytearray(10**6)) < 1.1 * 10**6

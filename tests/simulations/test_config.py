@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 import fl_privquant as pq
-from fl_privquant.cli.comparison import variants
+from fl_privquant.cli.comparison import list_variants
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import RunConfig
-from simulations.overrides import CONF, check_overrides
+from simulations.runner.callback import count_runs
+from simulations.runner.config import CONF, RunConfig, compose_run
+from simulations.studies._sweeps import experiment_params
 from tests.task_values import mean_of, torch_task
 
 OPTM = {"name": "optm", "epsilon": 1.0, "bits": 2}
@@ -21,69 +20,80 @@ OPTM = {"name": "optm", "epsilon": 1.0, "bits": 2}
 # What is designed for a target of the whole run has no design without one: see test_targets.py.
 FOR_TARGETS = ("central_gaussian",)
 
+# Every file of every group, as on the command line.
+CHOICES = [
+    f"{group.name}={path.relative_to(group).with_suffix('').as_posix()}"
+    for group in sorted(path for path in CONF.iterdir() if path.is_dir())
+    for path in sorted(group.rglob("*.yaml"))
+]
 
-def composed(*overrides: str) -> RunConfig:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        values: Any = OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
-    return RunConfig.from_mapping(values)
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"mechanism": OPTM, "sed": 1}, "sed: unknown key; did you mean 'seed'"),
+    ({"mechanism": OPTM, "federation": {"round": 3}}, "did you mean 'rounds'"),
+    ({"mechanism": OPTM, "federation": {"rounds": -1}}, "federation.rounds: -1 is outside"),
+    (
+        {"mechanism": OPTM, "federation": {"rounds": 2.5}},
+        "federation.rounds: Value '2.5' of type 'float' could not",
+    ),
+    (
+        {"mechanism": OPTM, "federation": {"rounds": True}},
+        "federation.rounds: Value 'True' of type 'bool' could not",
+    ),
+    ({"mechanism": OPTM, "federation": {"fraction": 1.5}}, "outside"),
+    ({"mechanism": OPTM, "federation": {"momentum": 1.0}}, "momentum"),
+    ({"mechanism": OPTM, "federation": {"strategy": "fedavgn"}}, "did you mean 'fedavg"),
+    ({"mechanism": OPTM, "encoding": {"clip": 0}}, "encoding.clip"),
+    (
+        {"mechanism": OPTM, "encoding": {"clip": "wide"}},
+        "encoding.clip: Value 'wide' of type 'str' could not be",
+    ),
+    ({"mechanism": OPTM, "encoding": 3}, "int is not a subclass of EncodingConfig"),
+    ({"mechanism": OPTM, "task": torch_task("digit")}, "did you mean 'digits'"),
+    ({"mechanism": OPTM, "task": {"name": "digits"}}, "task._target_: missing; choose a file"),
+    ({"mechanism": OPTM, "task": torch_task("images")}, "task.dataset: missing; images needs it"),
+    (
+        {"mechanism": OPTM, "task": torch_task(max_examples=0)},
+        "task.max_examples: 0 is not a whole",
+    ),
+    (
+        {"mechanism": OPTM, "task": torch_task(max_examples="few")},
+        "task.max_examples: 'few' is not a whole",
+    ),
+    ({"mechanism": OPTM, "task": mean_of(0)}, "task.dimension: 0 is not a whole number"),
+    ({"mechanism": OPTM, "partition": {"name": "dirichle"}}, "did you mean 'dirichlet'"),
+    ({"mechanism": OPTM, "engine": {"name": "rays"}}, "did you mean 'ray'"),
+    ({"mechanism": OPTM, "privacy": {"delta": 0.0}}, "privacy.delta"),
+    ({"mechanism": OPTM, "study": "a/b"}, "study"),
+    ({"mechanism": OPTM, "encoding": {"clip_policy": {"name": "quantil"}}}, "did you mean 'quantile'"),
+    (
+        {"mechanism": OPTM, "encoding": {"clip_policy": {"client_quantile": 1.0}}},
+        "clip_policy.client_quantile: 1.0",
+    ),
+    ({"mechanism": OPTM, "encoding": {"bits_policy": {"rounds": [2, 3, 4]}}}, "increase from round 1 on"),
+    ({"mechanism": OPTM, "encoding": {"bits_policy": {"rounds": [1, 9, 9]}}}, "do not increase"),
+    ({"mechanism": OPTM, "encoding": {"keep_policy": {"rounds": [2, 3, 4]}}}, "increase from round 1 on"),
+    ({"mechanism": OPTM, "encoding": {"keep_policy": {"rounds": [1, 9, 9]}}}, "do not increase"),
+    ({"mechanism": OPTM, "encoding": {"keep_policy": {"keep": [0.5, 0.2, 2.0]}}}, "keep: 2.0"),
+    (
+        {"mechanism": OPTM, "encoding": {"bits_policy": {"bits": [0, 1, 2]}}},
+        "bits_policy.bits: 0 is outside",
+    ),
+    ({"mechanism": OPTM, "encoding": {"bits_policy": {"bits": 3}}}, "bits_policy.bits: Invalid value"),
+    (
+        {
+            "mechanism": {"name": "one_bit", "epsilon": 1.0},
+            "encoding": {"bits_policy": {"name": "doubling"}},
+        },
+        "'one_bit' has a fixed number of levels",
+    ),
+    ({"mechanism": {"name": "optn"}}, "did you mean 'optm'"),
+    ({"mechanism": {**OPTM, "famly": "free"}}, "did you mean 'family'"),
+    ({"mechanism": {}}, "mechanism.name: missing"),
+]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"mechanism": OPTM, "sed": 1}, "sed: unknown key; did you mean 'seed'"),
-        ({"mechanism": OPTM, "federation": {"round": 3}}, "did you mean 'rounds'"),
-        ({"mechanism": OPTM, "federation": {"rounds": 0}}, "federation.rounds: 0 is below 1"),
-        ({"mechanism": OPTM, "federation": {"rounds": 2.5}}, "federation.rounds: 2.5 is not int"),
-        ({"mechanism": OPTM, "federation": {"rounds": True}}, "federation.rounds: True is not int"),
-        ({"mechanism": OPTM, "federation": {"fraction": 1.5}}, "outside"),
-        ({"mechanism": OPTM, "federation": {"momentum": 1.0}}, "momentum"),
-        ({"mechanism": OPTM, "federation": {"strategy": "fedavgn"}}, "did you mean 'fedavg"),
-        ({"mechanism": OPTM, "encoding": {"clip": 0}}, "encoding.clip"),
-        ({"mechanism": OPTM, "encoding": {"clip": "wide"}}, "encoding.clip: 'wide' is not float"),
-        ({"mechanism": OPTM, "encoding": 3}, "expected a group"),
-        ({"mechanism": OPTM, "task": torch_task("digit")}, "did you mean 'digits'"),
-        ({"mechanism": OPTM, "task": {"name": "digits"}}, "task._target_: missing; choose a file"),
-        ({"mechanism": OPTM, "task": torch_task("images")}, "task.dataset: missing; images needs it"),
-        (
-            {"mechanism": OPTM, "task": torch_task(max_examples=0)},
-            "task.max_examples: 0 is not a whole",
-        ),
-        ({"mechanism": OPTM, "task": torch_task(max_examples="few")}, "task.max_examples: 'few' is not a"),
-        ({"mechanism": OPTM, "task": mean_of(0)}, "task.dimension: 0 is not a whole number"),
-        ({"mechanism": OPTM, "partition": {"name": "dirichle"}}, "did you mean 'dirichlet'"),
-        ({"mechanism": OPTM, "engine": {"name": "rays"}}, "did you mean 'ray'"),
-        ({"mechanism": OPTM, "privacy": {"delta": 0.0}}, "privacy.delta"),
-        ({"mechanism": OPTM, "study": "a/b"}, "study"),
-        ({"mechanism": OPTM, "encoding": {"clip_policy": {"name": "quantil"}}}, "did you mean 'quantile'"),
-        (
-            {"mechanism": OPTM, "encoding": {"clip_policy": {"client_quantile": 1.0}}},
-            "clip_policy.client_quantile: 1.0",
-        ),
-        ({"mechanism": OPTM, "encoding": {"bits_policy": {"rounds": [2, 3, 4]}}}, "from round 1 on"),
-        ({"mechanism": OPTM, "encoding": {"bits_policy": {"rounds": [1, 9, 9]}}}, "do not increase"),
-        ({"mechanism": OPTM, "encoding": {"keep_policy": {"rounds": [2, 3, 4]}}}, "from round 1 on"),
-        ({"mechanism": OPTM, "encoding": {"keep_policy": {"rounds": [1, 9, 9]}}}, "do not increase"),
-        ({"mechanism": OPTM, "encoding": {"keep_policy": {"keep": [0.5, 0.2, 2.0]}}}, "keep: 2.0"),
-        (
-            {"mechanism": OPTM, "encoding": {"bits_policy": {"bits": [0, 1, 2]}}},
-            "bits_policy.bits: 0 is below 1",
-        ),
-        ({"mechanism": OPTM, "encoding": {"bits_policy": {"bits": 3}}}, "bits_policy.bits: 3 is not"),
-        (
-            {
-                "mechanism": {"name": "one_bit", "epsilon": 1.0},
-                "encoding": {"bits_policy": {"name": "doubling"}},
-            },
-            "'one_bit' has a fixed number of levels",
-        ),
-        ({"mechanism": OPTM, "codec": {"clip": 0.1}}, "codec: unknown key; it is encoding now"),
-        ({"mechanism": OPTM, "clip_policy": {}}, "clip_policy: unknown key; it is encoding.clip_policy now"),
-        ({"mechanism": {"name": "optn"}}, "did you mean 'optm'"),
-        ({"mechanism": {**OPTM, "famly": "free"}}, "did you mean 'family'"),
-        ({"mechanism": {}}, "mechanism.name: missing"),
-    ],
-)
+@pytest.mark.parametrize(("values", "message"), REFUSED)
 def test_bad_configs_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         RunConfig.from_mapping(values)
@@ -115,65 +125,93 @@ def test_parameters_that_a_mechanism_ignores_do_not_multiply_runs() -> None:
 
 def test_every_mechanism_has_a_file_that_designs() -> None:
     files = {path.stem for path in (CONF / "mechanism").glob("*.yaml")}
-    assert set(pq.mechanisms()) <= files
+    assert set(pq.available_mechanisms()) <= files
     for name in files:
         if name not in FOR_TARGETS:
-            assert composed(f"mechanism={name}").design() is not None
+            assert compose_run(f"mechanism={name}").design() is not None
 
 
-@pytest.mark.parametrize(
-    "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
-)
-def test_every_file_composes(path: Path) -> None:
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_file_composes(choice: str) -> None:
     needs_target = (*FOR_TARGETS, "keep_adaptive", "pilot")
-    target = ["privacy.epsilon=8", "secagg=on"] if path.stem in needs_target else []
-    config = composed(f"{path.parent.name}={path.stem}", *target)
+    target = ["privacy.epsilon=8", "secagg=on"] if choice.partition("=")[2] in needs_target else []
+    config = compose_run(choice, *target)
     assert RunConfig.from_mapping(config.to_mapping()) == config
-    assert path.read_text().splitlines()[0].startswith("# ")
+    group, _, name = choice.partition("=")
+    assert (CONF / group / f"{name}.yaml").read_text().splitlines()[0].startswith("# ")
+
+
+def test_file_names_are_in_snake_case() -> None:
+    assert len(CHOICES) > 80
+    assert [choice for choice in CHOICES if not re.fullmatch(r"[a-z0-9_/]+=[a-z0-9_/]+", choice)] == []
 
 
 def test_sizes_of_sweeps_are_known() -> None:
-    assert check_overrides([]) == 1
-    assert check_overrides(["mechanism=optm,rqm", "mechanism.epsilon=0.5,1,2", "seed=0,1"]) == 12
-    assert check_overrides(["experiment=default/coordinate"]) == 30
-    assert check_overrides(["experiment=default/whole_run", "seed=0"]) == 5
+    assert count_runs([], {}) == 1
+    assert count_runs(["mechanism=optm,rqm", "mechanism.epsilon=0.5,1,2", "seed=range(2)"], {}) == 12
+    assert count_runs(["encoding.keep=0.1"], experiment_params("default/coordinate")) == 30
+    assert count_runs(["seed=0"], experiment_params("default/whole_run")) == 5
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("mechanism=optn", "did you mean 'optm'"),
-        ("codec=rotated", "write encoding=rotated instead"),
-        ("codec.clip=0.1", "write encoding.clip instead"),
-        ("clip_policy=constant,quantile", "write encoding=plain,quantile instead"),
-        ("bits_policy.window=2", "write encoding.bits_policy.window instead"),
-        ("mechanism=optm,rqn", "did you mean 'rqm'"),
         ("mechanism.epsilom=1", "did you mean 'epsilon'"),
         ("tasks=digits", "did you mean 'task'"),
-        ("seed.x=1", "seed.x: unknown key"),
-        ("mechanism=[", "mechanism="),
+        ("seed.x=1", "seed: Value"),
+        ("mechanism=[", "no viable alternative at input"),
     ],
 )
 def test_typos_on_the_command_line(override: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message.replace("[", r"\[")):
-        check_overrides([override])
+        compose_run(override)
 
 
 def test_a_label_means_the_same_design_in_runs_and_in_comparisons() -> None:
     """What a run calls "optm independent" is what ``fl-privquant compare`` calls so."""
-    for label, name, variant in variants(("optm",)):
-        config = composed(f"mechanism={label.replace(' ', '_')}")
+    for label, name, variant in list_variants(("optm",)):
+        config = compose_run(f"mechanism={label.replace(' ', '_')}")
         assert config.label == label
         parameters = {"epsilon": 1.0, "levels": 4, "objective": "mse"} | dict(variant.parameters)
         assert config.design().to_bytes() == pq.design(name, **parameters).to_bytes()
-    assert composed("mechanism=optm", "mechanism.objective=mae").label == "optm"
-    assert composed("mechanism=optm_paper", "mechanism.bins=[-4,-0.5,0.5,4]").label == "optm independent"
-    assert composed("mechanism=rqm").label == "rqm"
+    assert compose_run("mechanism=optm", "mechanism.objective=mae").label == "optm"
+    assert compose_run("mechanism=optm_paper", "mechanism.bins=[-4,-0.5,0.5,4]").label == "optm independent"
+    assert compose_run("mechanism=rqm").label == "rqm"
 
 
 def test_an_experiment_gives_each_mechanism_its_own_bits() -> None:
-    bits = {
-        name: composed("experiment=default/whole_run", f"mechanism={name}").mechanism.get("bits")
-        for name in ("rounded_gaussian", "pbm", "skellam", "optm", "central_gaussian")
-    }
+    names = experiment_params("default/whole_run")["mechanism"].split(",")
+    runs = [compose_run("experiment=default/whole_run", f"mechanism={name}") for name in names]
+    bits = {run.label: run.mechanism.get("bits") for run in runs}
     assert bits == {"rounded_gaussian": None, "pbm": 6, "skellam": 4, "optm": 2, "central_gaussian": None}
+
+
+def test_files_have_only_what_differs_from_the_defaults() -> None:
+    """No key is there because another file of its group has it, and none is null."""
+    for path in CONF.glob("*/**/*.yaml"):
+        assert ": null" not in path.read_text(), path
+    assert len((CONF / "mechanism/grr.yaml").read_text().splitlines()) == 3
+
+
+def test_a_key_of_the_mechanism_is_one_that_its_specification_has() -> None:
+    """No file has to have a key before it can be set; baselines ignore what a sweep sets for the others."""
+    assert compose_run("mechanism=skellam", "mechanism.delta=1e-7").mechanism["delta"] == 1e-7
+    assert compose_run("mechanism=rqm", "+mechanism.levels=9").mechanism == {
+        "name": "rqm",
+        "epsilon": 1.0,
+        "levels": 9,
+    }
+    assert compose_run("mechanism=none", "mechanism.epsilon=2", "mechanism.bits=3").mechanism == {
+        "name": "none"
+    }
+    with pytest.raises(InvalidSpecError, match="not a parameter of 'grr', which takes bits"):
+        compose_run("mechanism=grr", "mechanism.delta=1e-7")
+
+
+def test_an_epsilon_that_nobody_gives_is_a_usual_one() -> None:
+    assert compose_run("mechanism=grr").mechanism["epsilon"] == 1.0
+    assert compose_run("mechanism=privunit").mechanism["epsilon"] == 8.0
+    # Other parameters may define the design, and a target leaves epsilon to the plan.
+    assert "epsilon" not in compose_run("mechanism=csgm", "mechanism.noise=2").mechanism
+    assert "epsilon" not in compose_run("mechanism=grr", "privacy.epsilon=8").mechanism

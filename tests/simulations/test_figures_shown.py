@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -12,13 +11,9 @@ from rich.console import Console
 
 from fl_privquant.accounting import LOCAL, PrivacyStatement, StatedView, Unit, View, ViewKind
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import RunConfig
-from simulations.progress import Rounds, print_line, short_epsilons
-from simulations.report import build_report
-from simulations.report.study_data import Study
-from simulations.report.terminal import print_summary
+from simulations.runner.config import RunConfig
+from simulations.runner.progress import RoundsDisplay, format_epsilons, print_line
 from tests.simulations.conftest import RunHere
-from tests.simulations.synthetic import write_study
 from tests.task_values import mean_of
 
 SHOWN = {
@@ -55,13 +50,14 @@ def test_progress_lines_and_bars_show_the_whole_number(
         Console(file=lines, width=80),
         Console(file=bars, force_terminal=True, _environ=terminal),
     ):
-        with Rounds(CONFIG, console, "2/3") as rounds:
+        with RoundsDisplay(CONFIG, console, "2/3") as rounds:
             rounds.update({"round": 4, "accuracy": 0.625, "loss": 1.5}, spent)
             rounds._progress.refresh()
     line = " ".join(lines.getvalue().split())
     assert line.endswith(f"seed 17: round 4/4, accuracy 0.625, ε = {SHOWN[epsilon]} (local)")
-    assert f"spent at most ε = {SHOWN[epsilon]}, δ = 1e-05 (client total, local view)" in " ".join(
-        bars.getvalue().split()
+    assert (
+        f"spent at most ε = {SHOWN[epsilon]}, δ = 1e-05 (client total, local view, replace-one)"
+        in " ".join(bars.getvalue().split())
     )
 
 
@@ -71,7 +67,7 @@ def test_no_width_of_a_terminal_breaks_a_number(epsilon: float, monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "80")
     in_sum = PrivacyStatement(epsilon / 1000, 1e-5, Unit.TOTAL, View(20).stated)
     local = PrivacyStatement(epsilon, 1e-5, Unit.TOTAL)
-    short = short_epsilons([in_sum, local])
+    short = format_epsilons([in_sum, local])
     assert short.endswith(f" (sums), {SHOWN[epsilon]} (local)")
     for width in WIDTHS:
         for line in (f"1/9 optm-065589c277da, seed 0: {short}", f"final privacy cost: {local.brief}"):
@@ -83,32 +79,8 @@ def test_no_width_of_a_terminal_breaks_a_number(epsilon: float, monkeypatch: pyt
 def test_a_total_without_bound_stands_beside_one_with_a_bound() -> None:
     trusted = PrivacyStatement(24_660.0, 1e-5, Unit.TOTAL, StatedView(ViewKind.CENTRAL))
     none = PrivacyStatement(float("inf"), 0.0, Unit.TOTAL)
-    assert short_epsilons([trusted, none]) == "ε = 24,660 (models), ∞ (local)"
-    assert short_epsilons([none]) == "not private"
-
-
-@pytest.mark.parametrize("epsilon", SHOWN)
-def test_tables_of_the_report_and_the_terminal_show_the_whole_number(epsilon: float, tmp_path: Path) -> None:
-    study = tmp_path / "study"
-    for path in write_study(study, ("optm",), seeds=(0, 1), rounds=2):
-        rounds = pd.read_parquet(path / "rounds.parquet").assign(epsilon_client_total=epsilon)
-        rounds.to_parquet(path / "rounds.parquet", index=False)
-        summary = json.loads((path / "summary.json").read_text())
-        (path / "summary.json").write_text(json.dumps(summary | {"epsilon_client_total": epsilon}))
-    page = build_report(study).read_text()
-    assert f">{SHOWN[epsilon]}<" in page
-    if epsilon > 20.0:
-        assert f"ε = {SHOWN[epsilon]}, δ = " in page
-    for name in ("summary", "privacy"):
-        assert f"| {SHOWN[epsilon]} |" in (study / "tables" / f"{name}.md").read_text()
-        assert f"& {SHOWN[epsilon]} &" in (study / "tables" / f"{name}.tex").read_text()
-    for width in (40, 60, 80, 100, 140):
-        file = io.StringIO()
-        print_summary(Study.load(study), Console(file=file, width=width))
-        lines = file.getvalue().splitlines()
-        warned = f"A client total as large as ε = {SHOWN[epsilon]}, δ = " in " ".join(file.getvalue().split())
-        assert warned == (epsilon > 20.0)
-        assert any(SHOWN[epsilon] in line.replace("│", " ").split() for line in lines), width
+    assert format_epsilons([trusted, none]) == "ε = 24,660 (models), ∞ (local)"
+    assert format_epsilons([none]) == "not private"
 
 
 def test_a_sweep_and_a_run_end_with_whole_numbers_and_seeds(
@@ -117,21 +89,23 @@ def test_a_sweep_and_a_run_end_with_whole_numbers_and_seeds(
     monkeypatch.setenv("COLUMNS", "80")
     shape = ("task=mean", "task.dimension=8000", "federation.num_clients=4", "federation.rounds=1")
     chosen = (*shape, "mechanism=one_bit", "mechanism.epsilon=4", f"output={tmp_path}", "study=large")
-    code, out, err = run_here("-m", *chosen, "seed=3,4", f"hydra.sweep.dir={tmp_path}")
+    code, out, err = run_here("-m", *chosen, "seed=3,4")
     assert code == 0, err
     rows = pd.read_parquet(tmp_path / "large" / "summary.parquet")
-    (total,) = set(rows["epsilon_client_total"])
+    (total,) = set(rows["total"])
     number = PrivacyStatement(total, 0.0, Unit.TOTAL).epsilon_number
     assert total > 10_000
     assert int(number.replace(",", "")) >= total
     ends = [line for line in err.splitlines() if line[1:3] == "/2" and "round" not in line]
     assert [line.endswith(f"ε = {number} (local)") for line in ends] == [True, True]
     assert [f"seed {seed}: " in line for seed, line in zip((3, 4), ends, strict=True)] == [True, True]
-    assert f"ε total {number}" in " ".join(out.split())
+    assert number in out.split()
     code, _, err = run_here(*chosen, "seed=3")
     assert code == 0, err
     assert ", seed 3 (finished before): loss " in " ".join(err.split())
-    assert f"final privacy cost: ε = {number}, δ = 1e-05 (client total, local view)" in " ".join(err.split())
+    assert f"final privacy cost: ε = {number}, δ = 1e-05 (client total, local view, replace-one)" in " ".join(
+        err.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import time
 from pathlib import Path
@@ -15,12 +14,13 @@ import pandas as pd
 import pytest
 
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower.engines import Federation, InlineEngine
-from simulations.apps import watched_grid
-from simulations.apps.user_app import UserApp, user_app
-from simulations.config import RunConfig
-from simulations.results import RunDirectory
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from simulations.run import execute
+from simulations.runner.apps import watched_grid
+from simulations.runner.apps.user_app import UserApp, user_app
+from simulations.runner.config import RunConfig
+from simulations.runner.results import RunDirectory
+from tests.finished_runs import provenance_of, rows_of
 from tests.simulations.flower_apps import CUSTOM, SCIKIT_LEARN, TORCH, write_app
 
 SHAPES = {"torch": TORCH, "scikit-learn": SCIKIT_LEARN, "custom": CUSTOM}
@@ -54,7 +54,7 @@ def plain_flower(folder: Path) -> dict[str, np.ndarray]:
 
 
 def rows(run: RunConfig) -> pd.DataFrame:
-    return pd.read_parquet(RunDirectory.of(run).path / "rounds.parquet")
+    return rows_of(run)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -259,7 +259,7 @@ def test_whatever_leaves_a_client_in_clear_is_in_the_statement(way: dict[str, An
     modules["client_app"] = modules["client_app"].replace("    error = msg", "    1 / 0\n    error = msg")
     run = config(write_app(tmp_path / "app", modules | {"client_app": modules["client_app"] + QUERY}), **way)
     execute(run)
-    provenance = json.loads((RunDirectory.of(run).path / "provenance.json").read_text())
+    provenance = provenance_of(run)
     names = [f"{what}{kind}'" for kind in kinds for what in ("'size of ", "arrays 'data of ")]
     told = ", ".join(sorted([*names, "texts of errors"]))
     uncounted = f"not counted in any figure: clients send or may send {told} without protection"
@@ -433,7 +433,7 @@ def test_folders_that_are_no_app(project: str | None, reason: str, tmp_path: Pat
         ),
         ({"encoding": {"include": ["tail"]}}, "include: 'tail' matches no array of the model's (weights)"),
         ({"encoding": {"exclude": ["tail"]}}, "exclude: 'tail' matches no array of the model's (weights)"),
-        ({"encoding": {"clip_scales": {"tail": 1.0}}}, "clip_scales: weights matches none of ['tail']"),
+        ({"encoding": {"clip_scales": {"tail": 1.0}}}, "clip_scales: 'weights' matches none of ['tail']"),
         ({"app_metrics": {"loss": "other"}}, "app_metrics.loss: 'other' is not among what the app evaluates"),
     ],
 )

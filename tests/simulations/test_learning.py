@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fl_privquant.errors import InvalidSpecError
-from simulations import models
-from simulations.config import FederationConfig
-from simulations.data import Examples, digits
-from simulations.learning import Workspace, arrays_of, build_model, device_of, train
+from simulations.runner.config import FederationConfig
+from simulations.tasks import models
+from simulations.tasks.data import Examples, digits
+from simulations.tasks.learning import Workspace, build_model, model_arrays, select_device, train
 
 
 @pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
@@ -30,17 +30,17 @@ def test_steps_are_those_of_torch(model: str, momentum: float, proximal: float) 
     )
     x, y = examples.train_x[:50], examples.train_y[:50]
     train(ours, x, y, config, seed=7)
-    optimiser = torch.optim.SGD(theirs.parameters(), lr=0.3, momentum=momentum)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.3, momentum=momentum)
     start = [each.detach().clone() for each in theirs.parameters()]
     generator = torch.Generator().manual_seed(7)
     for _ in range(2):
         for batch in torch.randperm(50, generator=generator).split(16):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = nn.functional.cross_entropy(theirs(torch.from_numpy(x)[batch]), torch.from_numpy(y)[batch])
             for parameter, first in zip(theirs.parameters(), start, strict=True):
                 loss = loss + 0.5 * proximal * (parameter - first).square().sum()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         np.testing.assert_allclose(mine.detach(), other.detach(), rtol=1e-4, atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_sgd_of_torch_takes_the_steps_of_our_own(proximal: float) -> None:
         model = build_model(models.mlp, examples, seed=1, options={"layers": 2})
         config = FederationConfig(momentum=0.9, learning_rate=0.1, proximal=proximal, optimizer=optimizer)
         train(model, examples.train_x[:70], examples.train_y[:70], config, seed=7)
-        trained.append(arrays_of(model))
+        trained.append(model_arrays(model))
     for name, value in trained[0].items():
         np.testing.assert_allclose(value, trained[1][name], rtol=1e-4, atol=1e-6)
 
@@ -92,13 +92,13 @@ def test_optimizers_that_are_not_there_are_refused(optimizer: dict[str, object],
 
 
 def test_devices_are_there_or_refused() -> None:
-    assert device_of("cpu").type == "cpu"
-    assert device_of("auto").type in ("cpu", "cuda", "mps")
+    assert select_device("cpu").type == "cpu"
+    assert select_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(InvalidSpecError, match="did you mean 'cuda'"):
-        device_of("cudaa")
+        select_device("cudaa")
     if not torch.cuda.is_available():
         with pytest.raises(InvalidSpecError, match="finds no cuda device here"):
-            device_of("cuda")
+            select_device("cuda")
 
 
 def test_a_device_is_where_the_model_and_its_batches_are() -> None:
@@ -144,7 +144,7 @@ def test_a_workspace_reads_what_it_was_given(model: str) -> None:
     space = Workspace(build_model(getattr(models, model), examples, seed=1), FederationConfig())
     given = {name: np.full_like(value, 0.5) for name, value in space.arrays().items()}
     space.load(given)
-    for name, value in arrays_of(space.model).items():
+    for name, value in model_arrays(space.model).items():
         np.testing.assert_array_equal(value, given[name])
     with pytest.raises(RuntimeError, match="Missing key"):
         space.load({})

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import RunConfig
-from simulations.data import Examples
-from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.tasks import TorchTask, task_of
-from tests.preloaded import Preloaded
+from simulations.runner.config import RunConfig
+from simulations.runner.results import RunDirectory
+from simulations.tasks.data import Examples
+from simulations.tasks.task import TorchTask, get_task
+from tests.finished_runs import provenance_of
 from tests.simulations.conftest import RunHere
 from tests.task_values import torch_task
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from simulations.data import Examples
+from simulations.tasks.data import Examples
 
 
 class Halving:
@@ -109,14 +109,14 @@ def test_a_class_with_five_methods_is_a_task(outside: str, tmp_path: Path) -> No
     assert config.task_name == "Halving"
     assert RunDirectory.of(config).summary() is not None
     assert summary["loss"] < 0.5
-    # A number that a YAML file of ours has for its own task is not a number for this one.
-    kept = run_of(tmp_path, torch_task(max_examples=3) | {"_target_": f"{outside}.Halving"})
+    # What the file of the default task says of that task is not for this one.
+    kept = run_of(tmp_path, torch_task() | {"_target_": f"{outside}.Halving"})
     assert kept.task == {"_target_": f"{outside}.Halving"}
 
 
 def test_a_model_a_loss_and_data_are_a_task(outside: str, tmp_path: Path) -> None:
     task = {
-        "_target_": "simulations.tasks.TorchTask",
+        "_target_": "simulations.tasks.task.TorchTask",
         "data": f"{outside}.line",
         "model": f"{outside}.one_weight",
         "loss": f"{outside}.squared",
@@ -128,12 +128,12 @@ def test_a_model_a_loss_and_data_are_a_task(outside: str, tmp_path: Path) -> Non
     summary = execute(config)
     assert summary["accuracy"] is None
     assert summary["loss"] < 0.01
-    with pytest.raises(InvalidSpecError, match="dirichlet deals by labels, which these data do not have"):
-        task_of(run_of(tmp_path, task, partition={"name": "dirichlet"}))
+    with pytest.raises(InvalidSpecError, match="'dirichlet' deals by labels, which these data do not have"):
+        get_task(run_of(tmp_path, task, partition={"name": "dirichlet"}))
 
 
 def test_parameters_that_are_frozen_stay_as_they_are(outside: str, tmp_path: Path) -> None:
-    task = task_of(run_of(tmp_path, torch_task(model=f"{outside}.frozen")))
+    task = get_task(run_of(tmp_path, torch_task(model=f"{outside}.frozen")))
     before = task.initial_arrays()
     after = task.train(before, 0, 1)
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
@@ -142,11 +142,11 @@ def test_parameters_that_are_frozen_stay_as_they_are(outside: str, tmp_path: Pat
 
 def test_users_of_the_data_are_clients(outside: str, tmp_path: Path) -> None:
     data = torch_task(f"{outside}.users")
-    task = task_of(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 4}))
+    task = get_task(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 4}))
     assert isinstance(task, TorchTask)
     assert [list(part) for part in task.parts] == [list(range(k, k + 15)) for k in (15, 0, 45, 30)]
     one = [
-        task_of(
+        get_task(
             run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 1}, seed=seed)
         )
         for seed in range(8)
@@ -154,9 +154,9 @@ def test_users_of_the_data_are_clients(outside: str, tmp_path: Path) -> None:
     # A client alone is any of the users, by the seed.
     assert len({task.parts[0][0] for task in one if isinstance(task, TorchTask)}) > 1
     with pytest.raises(InvalidSpecError, match="5 clients, but the data have 4 users"):
-        task_of(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 5}))
+        get_task(run_of(tmp_path, data, partition={"name": "natural"}, federation={"num_clients": 5}))
     with pytest.raises(InvalidSpecError, match="do not say which user an example belongs to"):
-        task_of(run_of(tmp_path, torch_task(), partition={"name": "natural"}))
+        get_task(run_of(tmp_path, torch_task(), partition={"name": "natural"}))
 
 
 def test_what_is_no_task_is_refused(outside: str, tmp_path: Path) -> None:
@@ -165,20 +165,19 @@ def test_what_is_no_task_is_refused(outside: str, tmp_path: Path) -> None:
             {"_target_": f"{outside}.Halving", "sise": 3},
             "task.sise: unknown key; parameters of Halving: size; ",
         ),
-        ({"_target_": f"{outside}.Halving", "size": "x"}, "task.size: 'x' is not a whole number"),
-        ({"_target_": f"{outside}.Nothing"}, f"there is no 'Nothing' in {outside}"),
-        ({"_target_": f"{outside}.Unfinished"}, "Unfinished has no train()"),
-        (torch_task(f"{outside}.not_examples"), "gives list, expected simulations.data.Examples"),
+        ({"_target_": f"{outside}.Nothing"}, f"'{outside}' has no attribute 'Nothing'"),
+        ({"_target_": f"{outside}.Unfinished"}, "Unfinished' has no train()"),
+        (torch_task(f"{outside}.not_examples"), "gives list, expected simulations.tasks.data.Examples"),
         (torch_task(f"{outside}.line", slop=1.0), "task.slop: unknown key"),
-        (torch_task(f"{outside}.line", loss="no_loss"), "task.loss: there is no 'no_loss' in torch.nn"),
+        (torch_task(f"{outside}.line", loss="no_loss"), "'torch.nn.functional' has no attribute 'no_loss'"),
     ):
         with pytest.raises(InvalidSpecError) as refused:
-            task_of(run_of(tmp_path, task))
+            get_task(run_of(tmp_path, task))
         assert reason in str(refused.value)
 
 
 @pytest.mark.slow
-def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere, preloaded: Preloaded) -> None:
+def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere) -> None:
     """By the command, with a configuration's folder outside the repository."""
     folder = tmp_path / "my conf" / "task"
     folder.mkdir(parents=True)
@@ -186,7 +185,7 @@ def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere, pre
     small = ["federation.num_clients=3", "federation.rounds=1", f"output={tmp_path / 'outputs'}"]
     arguments = ["--config-dir", str(folder.parent), *small]
     done = subprocess.run(
-        [preloaded.python, "-m", "simulations.run", *arguments, "task=halving", "task.size=30"],
+        [sys.executable, "-m", "simulations.run", *arguments, "task=halving", "task.size=30"],
         cwd=tmp_path,
         env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "HOME": str(tmp_path), "PATH": ""},
         capture_output=True,
@@ -206,7 +205,7 @@ def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
     planned = {"mechanism": {"name": "one_bit"}, "privacy": {"epsilon": 200.0}}
     config = run_of(tmp_path, task, encoding={"include": ["2.*"]}, **planned)
     execute(config)
-    provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+    provenance = provenance_of(config)
     # 8 times 10 weights and 10 biases of 610 parameters.
     assert provenance["dimension"] == 90
     with pytest.raises(InvalidSpecError, match=r"include: '3\.\*' matches no array of the model's"):
@@ -215,7 +214,7 @@ def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
 
 def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp_path: Path) -> None:
     task = {
-        "_target_": "simulations.tasks.TorchTask",
+        "_target_": "simulations.tasks.task.TorchTask",
         "data": f"{outside}.users",
         "model": "mlp",
         "hidden": 4,
@@ -227,7 +226,7 @@ def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp
     for chosen, dimension in (({"include": ["3.*"]}, 15), ({"clip_scales": {"3.*": 1.0, "*": 0.5}}, 35)):
         config = run(**chosen)
         execute(config)
-        written = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+        written = provenance_of(config)
         assert written["dimension"] == dimension
     # The first match counts, so the order of patterns is a part of the run.
     other = run(clip_scales={"*": 0.5, "3.*": 1.0})
@@ -244,7 +243,7 @@ def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp
 def test_validation_examples_come_from_the_training_data_and_nobody_trains_on_them(tmp_path: Path) -> None:
     def examples_of(**options: int) -> Examples:
         values = {**SMALL, "task": torch_task(**options), "output": str(tmp_path)}
-        task = task_of(RunConfig.from_mapping(values))
+        task = get_task(RunConfig.from_mapping(values))
         assert isinstance(task, TorchTask)
         return task.examples
 

@@ -5,25 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Dataset
 from flwr_datasets.partitioner import NaturalIdPartitioner
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 import fl_privquant as pq
 from fl_privquant.accounting import PrivacyStatement, Unit
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import RunConfig
-from simulations.overrides import CONF
-from simulations.planned import target_of
-from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.tasks import TorchTask, task_of
-from simulations.users import with_users
+from simulations.runner.config import RunConfig, compose_run
+from simulations.runner.planned import make_target
+from simulations.tasks.task import TorchTask, get_task
+from tests.finished_runs import provenance_of
 from tests.simulations.conftest import RunHere
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -43,27 +38,16 @@ def plays(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def values_of(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        composed = compose("config", overrides=list(overrides))
-    values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-    return values
-
-
-def config_of(*overrides: str) -> RunConfig:
-    return RunConfig.from_mapping(with_users(values_of(*overrides)))
-
-
 def natural(plays: Path, *overrides: str) -> RunConfig:
     small = ("task.hidden=4", "task.embedding=2", "federation.local_steps=1", "federation.rounds=2")
     data = ("task=shakespeare", "partition=natural", f"task.data_root={plays}", f"output={plays}")
-    return config_of(*data, *small, *overrides)
+    return compose_run(*data, *small, *overrides)
 
 
 def test_all_users_are_clients_as_flwr_datasets_deals_them(plays: Path) -> None:
-    config = natural(plays, "federation.num_clients=null")
+    config = natural(plays, "federation.num_clients=0")
     assert config.federation.num_clients == ROLES
-    task = task_of(config)
+    task = get_task(config)
     assert isinstance(task, TorchTask)
     users = task.examples.users
     assert users is not None
@@ -80,45 +64,44 @@ def test_a_run_with_users_and_cohorts_ends_at_what_was_planned(plays: Path) -> N
     target = ("privacy.epsilon=8", "secagg=simulated", "mechanism=rounded_gaussian")
     trusting = ("secagg.corrupt_fraction=0", "secagg.dropout_fraction=0")
     sampling = ("sampling=cohorts", "sampling.rounds_apart=3")
-    config = natural(plays, "federation.num_clients=null", *target, *trusting, *sampling)
+    config = natural(plays, "federation.num_clients=0", *target, *trusting, *sampling)
     summary = execute(config)
     assert (summary["num_clients"], summary["num_replies"]) == (ROLES, 3)
     assert 0.5 * 8.0 < summary["epsilon_client_total_sum"] <= 8.0
     assert summary["epsilon_client_total_models"] <= summary["epsilon_client_total_sum"]
-    stated = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())["statements"]
+    stated = provenance_of(config)["statements"]
     totals = {each["view"]: each for each in stated if each["unit"] == "client total"}
     assert list(totals) == ["local", "aggregate of 3", "models of 3"]
     assert all(each["scope"].endswith(" 1 round") for each in totals.values())
-    assert target_of(config) == pq.Target(8.0, rounds=2, num_clients=3, participations=1)
+    assert make_target(config) == pq.Target(8.0, rounds=2, num_clients=3, participations=1)
 
 
 def test_fewer_clients_than_users_and_more(plays: Path) -> None:
-    task = task_of(natural(plays, "federation.num_clients=7"))
+    task = get_task(natural(plays, "federation.num_clients=7"))
     assert isinstance(task, TorchTask)
     assert len(task.parts) == 7
     with pytest.raises(InvalidSpecError, match="12 clients, but the data have 11 users; use fewer"):
-        task_of(natural(plays, "federation.num_clients=12"))
+        get_task(natural(plays, "federation.num_clients=12"))
 
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["federation.num_clients=null"], "null stands for all users of the data, but partition is iid"),
+        (["federation.num_clients=0"], "0 stands for all users of the data, but partition is iid"),
         (
-            ["federation.num_clients=null", "partition=natural"],
+            ["federation.num_clients=0", "partition=natural"],
             "data 'digits' do not say which user an example belongs to",
         ),
-        (["federation.num_clients=null", "partition=natural", "task=mean"], "has no num_users"),
+        (["federation.num_clients=0", "partition=natural", "task=mean"], "has no num_users"),
         (["sampling=cohorts", "federation.fraction=0.5"], "cohorts are as large as they can be"),
-        (["sampling=fixed", "+sampling.rounds_apart=3"], "sampling is fixed; use sampling=cohorts"),
+        (["sampling=fixed", "sampling.rounds_apart=3"], "sampling is fixed; use sampling=cohorts"),
         (["sampling=cohorts", "sampling.rounds_apart=null"], "sampling.rounds_apart: missing"),
         (["sampling.name=poison"], "poisson"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(overrides: list[str], words: str) -> None:
-    plain = [override.removeprefix("+") for override in overrides]
     with pytest.raises(InvalidSpecError, match=words):
-        config_of(*plain)
+        compose_run(*overrides)
 
 
 @pytest.mark.parametrize(
@@ -140,17 +123,9 @@ def test_a_target_counts_what_the_sampling_promises(sampling: list[str], clients
         "mechanism=rounded_gaussian",
         "federation.num_clients=100",
     )
-    target = target_of(config_of(*sampling, *run))
+    target = make_target(compose_run(*sampling, *run))
     assert target is not None
     assert (target.num_clients, target.counted_rounds) == (clients, rounds)
-
-
-def test_runs_that_leave_sampling_to_flower_keep_their_names() -> None:
-    plain = config_of("federation.fraction=0.5")
-    without = values_of("federation.fraction=0.5")
-    del without["sampling"]
-    assert plain.run_name == RunConfig.from_mapping(without).run_name
-    assert plain.run_name != config_of("federation.fraction=0.5", "sampling=fixed").run_name
 
 
 def test_the_last_line_has_the_views_that_were_counted(tmp_path: Path, run_here: RunHere) -> None:

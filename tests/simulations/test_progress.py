@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from fl_privquant.accounting import PrivacyStatement, Unit
-from simulations.config import RunConfig
-from simulations.progress import Rounds
+from simulations.runner.config import RunConfig
+from simulations.runner.progress import RoundsDisplay
 from tests.task_values import mean_of
 
 CONFIG = RunConfig.from_mapping(
@@ -25,7 +25,7 @@ SPENT = PrivacyStatement(926.123, 1e-5, Unit.TOTAL)
 
 def shown(console: Console, position: str = "") -> str:
     file = console.file = io.StringIO()
-    with Rounds(CONFIG, console, position) as rounds:
+    with RoundsDisplay(CONFIG, console, position) as rounds:
         for number in range(5):
             rounds.update({"round": number, "accuracy": 0.625, "loss": 1.5}, SPENT)
         rounds._progress.refresh()
@@ -39,7 +39,7 @@ def test_bars_and_what_is_spent_fit_80_columns() -> None:
     assert "1/3" in text
     assert "4/4" in text
     # The ε is whole, wherever lines are broken.
-    assert "ε = 926.2, δ = 1e-05 (client total, local view)" in " ".join(text.split())
+    assert "ε = 926.2, δ = 1e-05 (client total, local view, replace-one)" in " ".join(text.split())
     assert "…" not in text
 
 
@@ -57,8 +57,8 @@ def test_where_no_bar_can_be_drawn_there_are_lines(console: Console) -> None:
 @pytest.mark.parametrize("position", ["", "2/3", "quiet"])
 def test_a_run_that_was_interrupted_says_after_which_round_it_goes_on(position: str) -> None:
     file = io.StringIO()
-    with Rounds(CONFIG, Console(file=file, width=80), position) as rounds:
-        rounds.resumes(2)
+    with RoundsDisplay(CONFIG, Console(file=file, width=80), position) as rounds:
+        rounds.report_resume(2)
     name = f"{CONFIG.run_name}, seed 0"
     name = f"{position} {name}" if "/" in position else name
     assert file.getvalue() == f"{name}: was interrupted; resumes after round 2 of 4\n"

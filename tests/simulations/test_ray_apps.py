@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from simulations.apps import app_run
-from simulations.apps.watched_grid import WatchedGrid
-from simulations.config import RunConfig
-from simulations.results import RunDirectory
 from simulations.run import execute
+from simulations.runner.apps import app_run
+from simulations.runner.apps.watched_grid import WatchedGrid
+from simulations.runner.config import RunConfig
+from tests.finished_runs import rows_of
 from tests.ray_cluster import WARNINGS, RayCluster
 from tests.simulations.flower_apps import CUSTOM, write_app
 
@@ -78,7 +77,7 @@ def test_rounds_survive_attacked_clients(
         }
     )
     summary = execute(run)
-    rows = pd.read_parquet(RunDirectory.of(run).path / "rounds.parquet")
+    rows = rows_of(run)
     # Failing apps release zeros; only the client whose worker ended is missing, and only in that round.
     assert rows["num_replies"].tolist() == [0, CLIENTS - 1, CLIENTS]
     assert summary["epsilon_client_total"] == pytest.approx(2 * 12 * 4.0)

@@ -11,20 +11,20 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View
 from fl_privquant.accounting.accountant import coordinate_statement
-from simulations import probe as probe_module
-from simulations.probe import Probe
-from simulations.recording import spent_columns
+from simulations.runner import probe as probe_module
+from simulations.runner.probe import Probe
+from simulations.runner.recording import spent_columns
 
 
 @pytest.mark.parametrize("room", [0, 100, 1 << 20])
 def test_updates_come_in_the_order_of_clients_wherever_they_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(probe_module, "_MOST_BYTES_KEPT", room)
+    monkeypatch.setattr(probe_module, "_MAX_BYTES_IN_MEMORY", room)
     probe = Probe(tmp_path / "probe", same_process=True)
     for client in (2, 0, 11):
-        probe.leave(1, client, {"weight": np.full(5, client, np.float64)})
-    probe.leave(2, 0, {"weight": np.zeros(5)})
+        probe.store(1, client, {"weight": np.full(5, client, np.float64)})
+    probe.store(2, 0, {"weight": np.zeros(5)})
     # One file for each round that has some.
     in_files = {0: 2, 100: 2, 1 << 20: 0}[room]
     assert len(list(tmp_path.glob("probe/*.updates"))) == in_files
@@ -39,7 +39,7 @@ def test_updates_come_in_the_order_of_clients_wherever_they_wait(
 def test_what_a_killed_process_was_writing_is_left_out(tmp_path: Path) -> None:
     probe = Probe(tmp_path)
     for client in (3, 1):
-        probe.leave(1, client, {"weight": np.full((2, 3), client, np.float32), "bias": np.array(0.5)})
+        probe.store(1, client, {"weight": np.full((2, 3), client, np.float32), "bias": np.array(0.5)})
     (path,) = tmp_path.glob("*.updates")
     whole = path.read_bytes()
     for cut in range(0, len(whole), 8):
@@ -70,3 +70,10 @@ def test_what_is_not_private_says_nothing_of_the_models_view() -> None:
     spent = spent_columns([coordinate_statement(pq.design("none"))], LOCAL, secure=False)
     assert math.isinf(spent["epsilon_client_total"])
     assert math.isnan(spent["epsilon_client_total_models"])
+
+
+def test_a_view_without_a_statement_is_not_said_to_cost_nothing() -> None:
+    summed = PrivacyStatement(2.0, 1e-5, Unit.TOTAL, View(54).stated)
+    row = spent_columns([summed], View(54), secure=True)
+    assert row["epsilon_client_total_sum"] == 2.0
+    assert row["epsilon_client_total"] == math.inf

@@ -7,9 +7,9 @@ import json
 import math
 import os
 import re
-import signal
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.serverapp.strategy import FedAvg
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from fl_privquant.accounting import Accountant, PrivacyStatement, Release, View, statement_levels
@@ -26,14 +25,14 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.secagg import choose_parameters
-from fl_privquant.secagg.handshake import handshake_bytes
-from simulations.config import CENTRAL, RunConfig
-from simulations.overrides import CONF
+from fl_privquant.secagg.message_sizes import handshake_bytes
 from simulations.report.build import build_report
-from simulations.results import ResultsError, RunDirectory
 from simulations.run import execute
-from simulations.tasks import task_of
-from tests.preloaded import Preloaded
+from simulations.runner.config import CENTRAL, CONF, RunConfig, compose_run
+from simulations.runner.results import ResultsError, RunDirectory
+from simulations.studies._sweeps import experiment_params
+from simulations.tasks.task import get_task
+from tests.finished_runs import provenance_of, rows_of
 from tests.ray_cluster import RayCluster
 from tests.simulations.conftest import RunHere
 from tests.task_values import mean_of, torch_task
@@ -70,12 +69,8 @@ def config_of(tmp_path: Path, **changes: Any) -> RunConfig:
     return RunConfig.from_mapping(values)
 
 
-def rows_of(config: RunConfig) -> pd.DataFrame:
-    return pd.read_parquet(RunDirectory.of(config).path / "rounds.parquet")
-
-
 def model_of(config: RunConfig) -> str:
-    return str(json.loads((RunDirectory.of(config).path / "provenance.json").read_text())["model_sha256"])
+    return str(provenance_of(config)["model_sha256"])
 
 
 def write_idx(folder: Path) -> None:
@@ -104,20 +99,19 @@ def test_every_experiment_runs_two_rounds(experiment: str, tmp_path: Path) -> No
     if "/" in experiment:
         # Those of the studies have 100 clients or more.
         overrides.append("federation.num_clients=10")
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        params = compose("config", overrides=overrides, return_hydra_config=True).hydra.sweeper.params or {}
-        overrides += [f"{key}={str(choices).split(',')[-1]}" for key, choices in params.items()]
-        values: Any = OmegaConf.to_container(compose("config", overrides=overrides), resolve=True)
-    if "data_root" in values["task"]:
+    params = experiment_params(experiment)
+    overrides += [f"{key}={choices.split(',')[-1]}" for key, choices in params.items()]
+    config = compose_run(*overrides)
+    if config.task_name in ("mnist", "fashion_mnist", "shakespeare"):
         write_idx(tmp_path)
         write_roles(tmp_path)
-        values["task"]["data_root"] = str(tmp_path)
-        if values["task"].get("validation_examples"):
-            values["task"]["validation_examples"] = 100
-    if values["sampling"]["rounds_apart"]:
+        overrides.append(f"task.data_root={tmp_path}")
+        if "validation_examples" in config.task:
+            overrides.append("task.validation_examples=100")
+    if config.sampling.rounds_apart:
         # A sixth of so few clients would be one.
-        values["sampling"]["rounds_apart"] = 1
-    config = RunConfig.from_mapping(values)
+        overrides.append("sampling.rounds_apart=1")
+    config = compose_run(*overrides)
     summary = execute(config)
     rows = rows_of(config)
     assert rows["round"].tolist() == [0, 1, 2]
@@ -130,9 +124,7 @@ def test_every_mechanism_runs_end_to_end(name: str, tmp_path: Path) -> None:
     overrides = [f"mechanism={name}", "task=mean", "task.dimension=64", "federation.num_clients=5"]
     designed = name == CENTRAL
     overrides += ["privacy.epsilon=8", "secagg=on"] if designed else []
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("config", overrides=[*overrides, "federation.rounds=2", f"output={tmp_path}"])
-    config = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+    config = compose_run(*overrides, "federation.rounds=2", f"output={tmp_path}")
     execute(config)
     rows = rows_of(config)
     assert rows["round"].tolist() == [0, 1, 2]
@@ -141,11 +133,11 @@ def test_every_mechanism_runs_end_to_end(name: str, tmp_path: Path) -> None:
     mechanism = config.design()
     if mechanism.unit == "coordinate release":
         exact = mechanism.mse() * config.encoding.clip**2 / 5
-        # The error of the mean is what the law says, within its own spread over 64 coordinates.
+        # The error of the mean is what the distribution says, within its own spread over 64 coordinates.
         assert rows["mean_squared_error"].iloc[1] == pytest.approx(exact, rel=1.0, abs=1e-12)
 
 
-def test_the_error_of_the_mean_is_what_the_law_says(tmp_path: Path) -> None:
+def test_the_error_of_the_mean_is_what_the_distribution_says(tmp_path: Path) -> None:
     config = config_of(
         tmp_path,
         task=mean_of(20_000),
@@ -153,7 +145,7 @@ def test_the_error_of_the_mean_is_what_the_law_says(tmp_path: Path) -> None:
     )
     execute(config)
     measured = rows_of(config)["mean_squared_error"].iloc[-1]
-    vectors = task_of(config)._vectors / config.encoding.clip  # type: ignore[attr-defined]
+    vectors = get_task(config)._vectors / config.encoding.clip  # type: ignore[attr-defined]
     exact = config.design().mse(vectors.ravel()) * config.encoding.clip**2 / 10
     assert measured == pytest.approx(exact, rel=0.05)
 
@@ -199,7 +191,7 @@ def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
         each.epsilon for each in levels[1:]
     ]
     assert last["epsilon_client_total_sum"] < 0.2 * last["epsilon_client_total"]
-    provenance = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
+    provenance = provenance_of(config)
     assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
     assert "aggregate view of 18" in provenance["statement"][-2]
 
@@ -262,13 +254,13 @@ def test_models(task: str, model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("partition", ["dirichlet", "shards", "size_skew"])
 def test_partitions_deal_no_example_twice(partition: str, tmp_path: Path) -> None:
     config = config_of(tmp_path, partition={"name": partition}, federation={"num_clients": 10})
-    task: Any = task_of(config)
+    task: Any = get_task(config)
     dealt = np.concatenate(task.parts)
     assert np.unique(dealt).size == dealt.size
     # Shards have one size: what does not fill one is left over.
     assert dealt.size > 1400 if partition == "shards" else dealt.size == 1438
     assert sum(task.num_examples(client) for client in range(10)) == dealt.size
-    again: Any = task_of(
+    again: Any = get_task(
         config_of(tmp_path / "again", partition={"name": partition}, federation={"num_clients": 10})
     )
     assert all(np.array_equal(a, b) for a, b in zip(task.parts, again.parts, strict=True))
@@ -281,7 +273,7 @@ def test_more_clients_than_examples(tmp_path: Path) -> None:
 
 def test_an_empty_client_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpecError, match="larger alpha"):
-        task_of(
+        get_task(
             config_of(
                 tmp_path, partition={"name": "dirichlet", "alpha": 1e-4}, federation={"num_clients": 200}
             )
@@ -304,9 +296,9 @@ def test_a_damaged_summary_is_named_and_kept(tmp_path: Path) -> None:
     assert path.read_text() == "{"
 
 
-def run_cli(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [python, "-m", "simulations.run", *arguments],
+        [sys.executable, "-m", "simulations.run", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -337,18 +329,16 @@ def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
         execute(config_of(tmp_path / "file"))
 
 
-def test_a_budget_has_an_exit_code_of_its_own(
-    tmp_path: Path, run_here: RunHere, preloaded: Preloaded
-) -> None:
+def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere) -> None:
     arguments = ["task=mean", "task.dimension=21", "mechanism=one_bit", "federation.num_clients=5"]
     arguments += ["federation.rounds=4", f"output={tmp_path}"]
-    done = run_cli(preloaded.python, *arguments, "privacy.budget=40.5")
+    done = run_cli(*arguments, "privacy.budget=40.5")
     assert done.returncode == 3, done.stderr
     assert "stopped: budget exhausted after 2 of 4 rounds: round 3: one more release makes" in done.stderr
     told = " ".join(done.stderr.split())  # two figures for one run, but each says what it is
     assert "Until a run ends, it is an upper bound that is quick to compute. one_bit-" in told
     assert re.search(r"round 2/4, loss \S+, ε = 40\.29 \(local\)\n", done.stderr)
-    assert "final privacy cost: ε = 39.68, δ = 1e-05 (client total, local view)" in told
+    assert "final privacy cost: ε = 39.68, δ = 1e-05 (client total, local view, replace-one)" in told
     assert run_here(*arguments, "privacy.budget=40.5")[0] == 3
     code, _, err = run_here(*arguments, "privacy.budget=1")
     assert code == 2
@@ -358,52 +348,58 @@ def test_a_budget_has_an_exit_code_of_its_own(
 def test_help_and_cfg_read_well(run_here: RunHere) -> None:
     _, shown, _ = run_here("--help")
     for text in (
-        "\nexperiment\n",
-        "\nmechanism\n",
-        "a sweep, ends with a report",
+        "\nexperiment/default: coordinate, whole_run\n",
+        "\nmechanism: biased, central_gaussian,",
+        "a sweep, which ends with a report",
         "3 a privacy budget ended",
+        "\n  local_epochs: 1\n",
     ):
         assert text in shown
     _, job, _ = run_here("--cfg", "job")
     assert OmegaConf.create(job).mechanism.name == "optm"
 
 
-def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, preloaded: Preloaded) -> None:
+def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
     """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
     sweep = [
         "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
         "federation.rounds=6", "encoding=quantile", "study=killed",
     ]  # fmt: skip
-    waiting, pid = preloaded.start("simulations.run", *sweep, f"output={tmp_path}", folder=ROOT)
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not _some_rounds(tmp_path / "killed", runs=2, rounds=2):
         time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    waiting.wait()
+    killed.kill()
+    killed.wait()
     unfinished = [path for path in (tmp_path / "killed").iterdir() if not (path / "summary.json").exists()]
     assert unfinished, "the sweep was over before it could be killed"
     finished = {
         path.name: CheckpointStrategy(FedAvg(), RunDirectory(path).checkpoint).finished_rounds
         for path in unfinished
     }
-    done = run_cli(preloaded.python, *sweep, f"output={tmp_path}")
+    done = run_cli(*sweep, f"output={tmp_path}")
     assert done.returncode == 0, done.stderr
     resumed = re.findall(r"(\S+), seed \d: was interrupted; resumes after round (\d) of 6\n", done.stderr)
     assert dict(resumed) == {name: str(after) for name, after in finished.items() if after}
-    whole = run_cli(preloaded.python, *sweep, f"output={tmp_path / 'whole'}")
+    whole = run_cli(*sweep, f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr
     runs = sorted(
         path.name for path in (tmp_path / "whole/killed").iterdir() if (path / "summary.json").exists()
     )
     assert len(runs) == 4
     for run in runs:
-        killed = pd.read_parquet(tmp_path / "killed" / run / "rounds.parquet")
+        resumed_rows = pd.read_parquet(tmp_path / "killed" / run / "rounds.parquet")
         reference = pd.read_parquet(tmp_path / "whole/killed" / run / "rounds.parquet")
-        assert killed["round"].tolist() == list(range(7))
+        assert resumed_rows["round"].tolist() == list(range(7))
         same = ["round", "accuracy", "loss", "clip", "bits_per_coordinate", "bytes_up"]
-        pd.testing.assert_frame_equal(killed[same], reference[same])
+        pd.testing.assert_frame_equal(resumed_rows[same], reference[same])
         # The round that was interrupted is asked twice, and both releases are counted.
-        spent = killed["epsilon_client_total"].iloc[-1] / reference["epsilon_client_total"].iloc[-1]
+        spent = resumed_rows["epsilon_client_total"].iloc[-1] / reference["epsilon_client_total"].iloc[-1]
         # Seven releases instead of six: composed, they cost less than in proportion.
         assert spent == pytest.approx(1.0) or 1.05 < spent <= 7 / 6
 
@@ -466,17 +462,13 @@ def test_bits_follow_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_numbers_inline_and_on_ray(
-    tmp_path: Path, ray_cluster: RayCluster, preloaded: Preloaded
-) -> None:
+def test_the_same_numbers_inline_and_on_ray(tmp_path: Path, ray_cluster: RayCluster) -> None:
     """On Ray by the command, in a process of its own: Ray leaves things behind."""
     federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("config", overrides=[*federation, f"output={tmp_path / 'inline'}"])
-    inline = RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+    inline = compose_run(*federation, f"output={tmp_path / 'inline'}")
     execute(inline)
     engine = ["engine=ray", f"engine.address='{ray_cluster.address}'"]
-    done = run_cli(preloaded.python, *engine, *federation, f"output={tmp_path / 'ray'}")
+    done = run_cli(*engine, *federation, f"output={tmp_path / 'ray'}")
     assert done.returncode == 0, done.stderr
     (on_ray,) = (tmp_path / "ray").glob("default/*/rounds.parquet")
     pd.testing.assert_frame_equal(rows_of(inline)[COLUMNS], pd.read_parquet(on_ray)[COLUMNS])

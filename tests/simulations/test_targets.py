@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from fl_privquant.errors import InvalidSpecError
-from simulations.config import RunConfig
-from simulations.overrides import CONF
-from simulations.results import RunDirectory
 from simulations.run import execute
+from simulations.runner.config import CONF, compose_run
+from simulations.runner.results import RunDirectory
+from tests.finished_runs import provenance_of, rows_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-
-def config_of(*overrides: str) -> RunConfig:
-    """The config that a command line with these overrides makes."""
-    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        composed = compose("config", overrides=list(overrides))
-    return RunConfig.from_mapping(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
 
 
 # Each of these ended above its target once: 35.35, 34.4, 9.19 and 9.02.
@@ -57,12 +46,12 @@ ODD = [
 
 @pytest.mark.parametrize("overrides", SPENT_TOO_MUCH + ODD, ids=" ".join)
 def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    config = config_of(*overrides, "privacy.epsilon=8", f"output={tmp_path}")
+    config = compose_run(*overrides, "privacy.epsilon=8", f"output={tmp_path}")
     summary = execute(config)
     assert summary["round"] == config.federation.rounds
     view = "epsilon_client_total_sum" if config.secagg.enabled else "epsilon_client_total"
     assert 0.3 * 8.0 < summary[view] <= 8.0
-    stated = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())["statements"]
+    stated = provenance_of(config)["statements"]
     totals = [each for each in stated if each["unit"] == "client total"]
     in_view = [each for each in totals if each["view"] != "local"] if config.secagg.enabled else totals
     assert in_view
@@ -76,22 +65,22 @@ def test_no_run_ends_above_its_target(overrides: tuple[str, ...], tmp_path: Path
         (["privacy.epsilon=8", "mechanism.epsilon=1"], "set only one of them"),
         (["privacy.epsilon=8", "privacy.budget=8"], "privacy.budget"),
         (["privacy.epsilon=8", "encoding.rotate=false"], "encoding.rotate"),
-        ([*CENTRAL, "encoding=quantile"], "encoding.clip_policy.name: quantile"),
-        (["encoding=pilot"], "pilot finds the L2 clip of a plan; set privacy.epsilon"),
+        ([*CENTRAL, "encoding=quantile"], "encoding.clip_policy.name: 'quantile'"),
+        (["encoding=pilot"], "'pilot' finds the L2 clip of a plan; set privacy.epsilon"),
         (
             ["privacy.epsilon=8", "encoding=pilot", "encoding.l2_clip=1"],
-            "pilot, but encoding.l2_clip is given",
+            "'pilot', but encoding.l2_clip is given",
         ),
-        (["privacy.epsilon=8", "encoding=schedule"], "encoding.bits_policy.name: schedule"),
+        (["privacy.epsilon=8", "encoding=schedule"], "encoding.bits_policy.name: 'schedule'"),
         (["privacy.epsilon=8", "mechanism=none"], "protects nothing"),
         (["privacy.epsilon=8", "mechanism=stochastic"], "protects nothing"),
         (["privacy.epsilon=-8"], "privacy.epsilon"),
-        ([*FOR_SUMS, "secagg=simulated", "privacy=secure"], "secagg.masked: false, which only simulates"),
+        ([*FOR_SUMS, "secagg=simulated", "privacy=secure"], "secagg.masked: False, which only simulates"),
     ],
 )
 def test_what_contradicts_a_target_is_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(InvalidSpecError, match=words):
-        config_of(*overrides)
+        compose_run(*overrides)
 
 
 @pytest.mark.parametrize(("l2_clip", "words"), [(1e-3, "and is cut to it; set l2_clip="), (1e3, "far below")])
@@ -99,9 +88,9 @@ def test_a_clip_that_is_far_off_is_said(
     l2_clip: float, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     overrides = [*FOR_SUMS, "federation.rounds=2", f"output={tmp_path}"]
-    execute(config_of(*overrides, "encoding.l2_clip=1"))
+    execute(compose_run(*overrides, "encoding.l2_clip=1"))
     assert "the usual update" not in " ".join(capfd.readouterr().err.split())
-    execute(config_of(*overrides, f"encoding.l2_clip={l2_clip}"))
+    execute(compose_run(*overrides, f"encoding.l2_clip={l2_clip}"))
     shown = " ".join(capfd.readouterr().err.split())
     assert "the usual update has an L2 norm of" in shown
     assert words in shown
@@ -110,7 +99,7 @@ def test_a_clip_that_is_far_off_is_said(
 @pytest.mark.parametrize("overrides", [FOR_SUMS, CENTRAL])
 def test_a_pilot_sets_the_clip_and_is_named_in_the_statement(overrides: list[str], tmp_path: Path) -> None:
     """The clip is the median norm of the first updates, which a run with that clip confirms."""
-    config = config_of(*overrides, "encoding=pilot", "federation.rounds=2", f"output={tmp_path}")
+    config = compose_run(*overrides, "encoding=pilot", "federation.rounds=2", f"output={tmp_path}")
     summary = execute(config)
     directory = RunDirectory.of(config).path
     text = (directory / "provenance.json").read_text()
@@ -124,9 +113,9 @@ def test_a_pilot_sets_the_clip_and_is_named_in_the_statement(overrides: list[str
     assert rows["norm_to_clip"].iloc[1] == pytest.approx(1.0, abs=0.06)
     assert summary["round"] == 2
     # Negative control: the default clip is another one.
-    plain = config_of(*overrides, "federation.rounds=2", f"output={tmp_path}")
+    plain = compose_run(*overrides, "federation.rounds=2", f"output={tmp_path}")
     execute(plain)
-    assert pd.read_parquet(RunDirectory.of(plain).path / "rounds.parquet")["norm_to_clip"].iloc[1] > 1.1
+    assert rows_of(plain)["norm_to_clip"].iloc[1] > 1.1
 
 
 NOT_PRIVATE = {"correlated", "drive", "none", "qsgd", "stochastic", "terngrad", "top_k", "vqsgd"}
@@ -136,12 +125,12 @@ def test_one_key_is_a_target_for_every_private_mechanism() -> None:
     """A sweep over mechanisms needs no second key: with a target, their files set no epsilon."""
     for path in sorted((CONF / "mechanism").glob("*.yaml")):
         if path.stem not in NOT_PRIVATE:
-            config = config_of(f"mechanism={path.stem}", "privacy.epsilon=8", "secagg=on")
+            config = compose_run(f"mechanism={path.stem}", "privacy.epsilon=8", "secagg=on")
             assert "epsilon" not in config.mechanism
 
 
 def test_a_target_leaves_runs_without_one_as_they_were() -> None:
-    config: Any = config_of()
+    config = compose_run()
     assert (config.encoding.clip, config.mechanism["epsilon"]) == (0.05, 1.0)
     assert config.l2_clip is None
     assert not config.encoding.rotate

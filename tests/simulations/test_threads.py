@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
 
-from simulations import learning, models
-from simulations.config import FederationConfig, RunConfig
-from simulations.data import Examples
-from simulations.results import RunDirectory
 from simulations.run import execute
-from simulations.tasks import task_of
+from simulations.runner.config import FederationConfig, RunConfig
+from simulations.runner.results import RunDirectory
+from simulations.tasks import learning, models
+from simulations.tasks.data import Examples
+from simulations.tasks.task import get_task
 from tests.ray_cluster import WARNINGS, RayCluster
 from tests.task_values import torch_task
 
@@ -89,7 +89,7 @@ def test_clients_that_train_at_once_have_models_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All three have loaded their model before any of them trains: a shared one would be mixed up."""
-    task = task_of(config_of(tmp_path, "mlp"))
+    task = get_task(config_of(tmp_path, "mlp"))
     initial = task.initial_arrays()
     alone = [task.train(initial, client, 1) for client in range(3)]
     meeting, run = threading.Barrier(3), learning.LocalTraining.run
@@ -111,7 +111,7 @@ def test_clients_that_train_at_once_have_models_of_their_own(
 def test_a_client_that_fails_leaves_its_model_to_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = task_of(config_of(tmp_path, "mlp", seed=5))
+    task = get_task(config_of(tmp_path, "mlp", seed=5))
     initial = task.initial_arrays()
     before = task.train(initial, 0, 1)
     with monkeypatch.context() as patch:
@@ -136,7 +136,7 @@ def test_the_threads_of_libraries_change_nothing(model: str) -> None:
             trained = learning.build_model(getattr(models, model), examples, seed=1)
             learning.train(trained, x, y, config, seed=3)
             measured = learning.evaluate(trained, examples)
-        found.append((measured, learning.arrays_of(trained)))
+        found.append((measured, learning.model_arrays(trained)))
     assert found[0][0] == found[1][0]
     for name, value in found[0][1].items():
         np.testing.assert_array_equal(value, found[1][1][name])

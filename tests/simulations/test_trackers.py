@@ -1,7 +1,8 @@
-"""TensorBoard and MLflow have the numbers of the rounds, read back by their own means."""
+"""TensorBoard, MLflow and Weights & Biases have the numbers of the rounds, read back by their own means."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulations.config import RunConfig
-from simulations.results import RunDirectory
 from simulations.run import execute
+from simulations.runner.config import RunConfig
+from simulations.runner.results import RunDirectory
 from tests.task_values import mean_of
 
 ROUNDS = 3
@@ -79,3 +80,24 @@ def test_mlflow(tmp_path: Path) -> None:
         for name in tracked.data.metrics
     }
     check(metrics, rows)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of Weights & Biases
+def test_wandb_writes_a_folder_without_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder, rows = run(tmp_path, {"name": "wandb"})
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    logged: dict[str, dict[int, float]] = {}
+    while data := store.scan_data():
+        record = Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            name = item.key or item.nested_key[0]
+            if not name.startswith("_"):
+                logged.setdefault(name, {})[record.history.step.num] = json.loads(item.value_json)
+    check(logged, rows)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
+from fl_privquant.flower import PrivQuantMod
 from simulations.examples.pytorch.privacy import plan
 
-app = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
+app = ClientApp(mods=[PrivQuantMod(**plan.client_limits, secure_aggregation=True)])  # PrivQuant
 
 
 @app.train()

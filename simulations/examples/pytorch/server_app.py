@@ -18,7 +18,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and keep the model and its accuracy."""
     # The server evaluates by itself: what clients would evaluate on their data is not private.
-    strategy = FedAvg(min_available_nodes=target.num_clients, fraction_evaluate=0.0)
+    # Flower asks as many clients as had connected first: with this many it waits for all of them.
+    clients = target.num_clients
+    strategy = FedAvg(min_available_nodes=clients, min_train_nodes=clients, fraction_evaluate=0.0)
     private = PrivQuantStrategy(strategy, plan)  # PrivQuant
 
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy: Strategy = FedAvg(fraction_evaluate=0.0)
     mechanism = pq.design("optm", epsilon=float(config["epsilon"]), bits=int(config["bits"]))
-    strategy = PrivQuantStrategy(strategy, mechanism, clip=float(config["clip"]))  # PrivQuant
+    strategy = PrivQuantStrategy(strategy, pq.Encoding(mechanism, float(config["clip"])))  # PrivQuant
 
     initial = {"coef": np.zeros((10, 64)), "intercept": np.zeros(10)}
     result = strategy.start(

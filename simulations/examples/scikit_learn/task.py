@@ -40,19 +40,19 @@ def train_model(
 
 
 @lru_cache(maxsize=1)
-def _digits() -> tuple[NDArray[Any], NDArray[Any]]:
+def _load_digits() -> tuple[NDArray[Any], NDArray[Any]]:
     images, labels = load_digits(return_X_y=True)
     return images / 16.0, labels
 
 
 def load_data(partition: int, num_partitions: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Images and labels of one client."""
-    images, labels = _digits()
+    images, labels = _load_digits()
     chosen = np.arange(len(labels)) % _TEST_EVERY != 0
     return images[chosen][partition::num_partitions], labels[chosen][partition::num_partitions]
 
 
 def load_test_data() -> tuple[NDArray[Any], NDArray[Any]]:
     """Images and labels to test with."""
-    images, labels = _digits()
+    images, labels = _load_digits()
     return images[::_TEST_EVERY], labels[::_TEST_EVERY]

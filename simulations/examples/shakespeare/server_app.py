@@ -18,7 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and keep the model and its accuracy."""
     config, folder = context.run_config, str(context.run_config["data"])
     mechanism = pq.design("optm", epsilon=float(config["epsilon"]), bits=int(config["bits"]))
-    strategy = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), mechanism, clip=float(config["clip"]))
+    strategy = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), pq.Encoding(mechanism, float(config["clip"])))
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model = make_model(folder)

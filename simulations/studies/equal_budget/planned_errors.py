@@ -1,10 +1,11 @@
 """The exact part: errors of mechanisms in the secure sum, relative to that of a central Gaussian.
 
 All clients hold the same rotated update at the norm bound, and all mechanisms have an equal (epsilon, delta)
-of the whole run in the aggregate view. Errors are at unit gain (:mod:`fl_privquant.design.spread`): noise and
+of the whole run in the aggregate view. Errors are at unit gain
+(:mod:`fl_privquant.optimize.sums.coordinate_clip`): noise and
 what the clip distorts, divided by the squared share of the signal that the clip leaves. Every design is
 certified on what is sampled, and counted by the accountant, except that of the Poisson binomial mechanism in
-the comparison of bits (:func:`favoured_bits_row`).
+the comparison of bits (:func:`favored_bits_row`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from fl_privquant.accounting import SecureSum, Target
-from fl_privquant.design.spread import RunTarget, at_unit_gain
+from fl_privquant.accounting import SecureSum
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.mechanisms.pbm import PbmMechanism, theta_of_normal_noise
-from fl_privquant.mechanisms.registry import design, planned_mechanisms
-from simulations.central import noise_of_sum
-from simulations.keys.mechanism_keys import has_levels
-from simulations.studies.study import Grid
+from fl_privquant.mechanisms.registry import default_mechanisms, design
+from fl_privquant.mechanisms.tables.pbm import PbmMechanism, theta_of_normal_noise
+from fl_privquant.optimize.sums.coordinate_clip import SumRequirements, rescale_to_unit_gain
+from fl_privquant.planning import Target
+from simulations.runner.central import calibrate_sum_noise
+from simulations.runner.mechanism_config import has_levels
+from simulations.studies._pages import Compute, compute_rows
 
-OURS = planned_mechanisms(in_sum=True)[0]
+OURS = default_mechanisms(in_sum=True)[0]
 PEERS = (OURS, "pbm", "discrete_gaussian", "skellam")
 """The mechanisms that are compared; the one that plans take by default is the first."""
 
@@ -37,7 +39,7 @@ ALLOWED = 1.01
 
 _DELTA, _DIMENSION = 1e-5, 7850
 # The noise of Skellam on more levels is too wide to be listed at the smallest epsilon.
-_MOST_LEVELS = 48
+_MAX_LEVELS = 48
 _CLIENTS, _EPSILONS, _BITS = (100, 1000), (1.0, 4.0, 10.0), (1, 2, 3)
 # Sizes of the models that are trained; rounds of a short, a medium and a long run.
 _DIMENSIONS, _SOME_ROUNDS = (650, 7850), (10, 20, 50)
@@ -65,7 +67,9 @@ def error_row(
     l2_clip = math.sqrt(dimension)
     target = Target(run_epsilon, rounds, num_clients, delta)
     # Otherwise integer noise would choose its own number of lattice points.
-    lattice: dict[str, Any] = {} if levels is None else {"levels": levels, "max_bits": _bits(levels)}
+    lattice: dict[str, Any] = (
+        {} if levels is None else {"levels": levels, "max_bits": _bits_of_levels(levels)}
+    )
     try:
         plan = target.plan(
             dimension,
@@ -79,12 +83,12 @@ def error_row(
         return None
     spread, encoder = plan.encoding.clip, plan.encoding.mechanism
     inputs = np.clip(_NORMAL / spread, -1.0, 1.0)
-    error = at_unit_gain(spread**2 * encoder.mse(inputs), spread, num_clients) / num_clients
+    error = rescale_to_unit_gain(spread**2 * encoder.mse(inputs), spread, num_clients) / num_clients
     return {
         "num_clients": num_clients,
         "run_epsilon": run_epsilon,
         "mechanism": mechanism,
-        "bits": math.ceil(encoder.bits_per_coordinate) if levels is None else _bits(levels),
+        "bits": math.ceil(encoder.bits_per_coordinate) if levels is None else _bits_of_levels(levels),
         "bits_in_sum": encoder.sum_ring(num_clients, dimension).bits,
         "spread": spread,
         "epsilon_reached": plan.statement.epsilon,
@@ -93,7 +97,7 @@ def error_row(
     }
 
 
-def favoured_bits_row(
+def favored_bits_row(
     dimension: int, num_clients: int, run_epsilon: float, levels: int, rounds: int = ROUNDS
 ) -> dict[str, Any]:
     """The row of the Poisson binomial mechanism if the sum of its bits were normal, at the best clip.
@@ -101,13 +105,13 @@ def favoured_bits_row(
     No count of its bits can be smaller than that of normal noise of the same variance, so that this is to
     its advantage; it is no certificate.
     """
-    target = RunTarget(run_epsilon, _DELTA, rounds, dimension, num_clients, num_clients)
+    target = SumRequirements(run_epsilon, _DELTA, rounds, dimension, num_clients, num_clients)
     central = _central_error(dimension, num_clients, run_epsilon, rounds, _DELTA)
 
     def at(spread: float) -> tuple[float, PbmMechanism]:
         theta = theta_of_normal_noise(target, math.sqrt(dimension) / spread, levels - 1)
         mechanism: PbmMechanism = design("pbm", levels=levels, theta=theta)
-        error = at_unit_gain(
+        error = rescale_to_unit_gain(
             spread**2 * mechanism.mse(np.clip(_NORMAL / spread, -1.0, 1.0)), spread, num_clients
         )
         return error / num_clients / central, mechanism
@@ -118,7 +122,7 @@ def favoured_bits_row(
         "num_clients": num_clients,
         "run_epsilon": run_epsilon,
         "mechanism": mechanism.name,
-        "bits": _bits(levels),
+        "bits": _bits_of_levels(levels),
         "bits_in_sum": mechanism.sum_ring(num_clients, dimension).bits,
         "spread": spread,
         "epsilon_reached": run_epsilon,
@@ -127,22 +131,22 @@ def favoured_bits_row(
     }
 
 
-def _bits(levels: int) -> int:
+def _bits_of_levels(levels: int) -> int:
     return math.ceil(math.log2(levels))
 
 
 def _central_error(dimension: int, num_clients: int, run_epsilon: float, rounds: int, delta: float) -> float:
-    return (noise_of_sum(math.sqrt(dimension), rounds, run_epsilon, delta) / num_clients) ** 2
+    return (calibrate_sum_noise(math.sqrt(dimension), rounds, run_epsilon, delta) / num_clients) ** 2
 
 
-def _secure_sum(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
+def _secure_sum_row(num_clients: int, run_epsilon: float, mechanism: str, bits: int) -> dict[str, Any] | None:
     if has_levels(mechanism):
         return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, 2**bits)
     # One row is enough where the plan chooses the bits.
     return error_row(mechanism, _DIMENSION, num_clients, run_epsilon, None) if bits == _BITS[0] else None
 
 
-def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[str, Any] | None:
+def _equal_error_row(num_clients: int, run_epsilon: float, mechanism: str) -> dict[str, Any] | None:
     """The row with the fewest levels whose error is at most :data:`ALLOWED` times the central Gaussian's.
 
     The more levels, the less error and the more bits: bisection finds them. None if the most levels are not
@@ -152,7 +156,7 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
 
     def row(levels: int) -> dict[str, Any] | None:
         if mechanism == "pbm":
-            errors: dict[str, Any] | None = favoured_bits_row(_DIMENSION, num_clients, run_epsilon, levels)
+            errors: dict[str, Any] | None = favored_bits_row(_DIMENSION, num_clients, run_epsilon, levels)
         else:
             errors = error_row(mechanism, _DIMENSION, num_clients, run_epsilon, levels)
         close = errors is not None and errors["ratio_to_central"] <= ALLOWED
@@ -161,7 +165,7 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
     if not has_levels(mechanism):
         errors = error_row(mechanism, _DIMENSION, num_clients, run_epsilon, None)
         return None if errors is None or errors["ratio_to_central"] > ALLOWED else errors
-    too_few, enough = 1, _MOST_LEVELS
+    too_few, enough = 1, _MAX_LEVELS
     best = row(enough)
     while best is not None and enough - too_few > 1:
         middle = max(too_few + 1, math.isqrt(too_few * enough))
@@ -170,34 +174,14 @@ def _equal_error(num_clients: int, run_epsilon: float, mechanism: str) -> dict[s
     return best
 
 
-def _by_rounds(dimension: int, rounds: int, run_epsilon: float) -> dict[str, Any] | None:
+def _rounds_row(dimension: int, rounds: int, run_epsilon: float) -> dict[str, Any] | None:
     errors = error_row(OURS, dimension, _CLIENTS[0], run_epsilon, None, rounds)
     return None if errors is None else {"dimension": dimension, "rounds": rounds, **errors}
 
 
-PARTS = (
-    Grid(
-        name="secure_sum",
-        title=f"Errors in the secure sum over a central Gaussian's, exact, {_DIMENSION} coordinates",
-        cells=lambda scale: itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS),
-        rows=_secure_sum,
-        note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
-        f"δ = {_DELTA:g}; spread: coordinate clip in standard deviations of a coordinate",
-    ),
-    Grid(
-        name="equal_error",
-        title=f"Bits in the secure sum for at most {ALLOWED:g} times the error of a central Gaussian",
-        cells=lambda scale: itertools.product(_CLIENTS, _EPSILONS, PEERS),
-        rows=_equal_error,
-        note=f"run epsilon, epsilon reached: client total, {ROUNDS} rounds, aggregate view of all clients, "
-        f"δ = {_DELTA:g}; levels: values that a coordinate is rounded to; bits in sum: what a client sends "
-        "for a coordinate",
-    ),
-    Grid(
-        name="by_rounds",
-        title=f"Errors of {OURS} over a central Gaussian's by rounds, {_CLIENTS[0]} clients",
-        cells=lambda scale: itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS),
-        rows=_by_rounds,
-        note=f"run epsilon, epsilon reached: client total, aggregate view of all clients, δ = {_DELTA:g}",
-    ),
-)
+PARTS: dict[str, Compute] = {
+    "secure_sum": lambda: compute_rows(_secure_sum_row, itertools.product(_CLIENTS, _EPSILONS, PEERS, _BITS)),
+    "equal_error": lambda: compute_rows(_equal_error_row, itertools.product(_CLIENTS, _EPSILONS, PEERS)),
+    "by_rounds": lambda: compute_rows(_rounds_row, itertools.product(_DIMENSIONS, _SOME_ROUNDS, _EPSILONS)),
+}
+"""By name, the functions that compute the tables."""

@@ -1,6 +1,7 @@
 """Characters that come next, at every place of a text: data and model of the study's recurrent network.
 
-Those of :mod:`simulations.data` and :mod:`simulations.models` learn what comes after the last character of a
+Those of :mod:`simulations.tasks.data` and :mod:`simulations.tasks.models` learn what comes after the last
+character of a
 text. Here clients learn it after each character, which takes the same time and gives as many labels as there
 are characters. Tests are the same: the character after the last one.
 """
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fl_privquant import checks
-from simulations import data
-from simulations.recurrent import NextCharacter
+from fl_privquant import _validation
+from simulations.tasks import data
+from simulations.tasks.recurrent import NextCharacter
 
 __all__ = ["gru", "shakespeare"]
 
@@ -24,7 +25,7 @@ class _EveryPlace(data.Examples):
     """Texts with a label for each of their places in training, and one label in tests."""
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         """Whether there is an accuracy: tests have one label each."""
         return True
 
@@ -34,7 +35,7 @@ class _EveryPlace(data.Examples):
 
 
 def shakespeare(data_root: str | None = None, length: int = 40, stride: int = 10) -> data.Examples:
-    """What :func:`simulations.data.shakespeare` gives, with the next character at every place."""
+    """What :func:`simulations.tasks.data.shakespeare` gives, with the next character at every place."""
     texts = data.shakespeare(data_root, length, stride)
     following = np.concatenate([texts.train_x[:, 1:], texts.train_y[:, None]], axis=1)
     return _EveryPlace(texts.train_x, following, texts.test_x, texts.test_y, texts.users)
@@ -53,7 +54,9 @@ class _EveryScore(NextCharacter):
 
 
 def gru(classes: int, hidden: int = 128, embedding: int = 8) -> _EveryScore:
-    """The network of :func:`simulations.models.gru`, trained at every place of its texts."""
+    """The network of :func:`simulations.tasks.models.gru`, trained at every place of its texts."""
     return _EveryScore(
-        classes, checks.whole("task.hidden", hidden, 1), checks.whole("task.embedding", embedding, 1)
+        classes,
+        _validation.check_integer("task.hidden", hidden, 1),
+        _validation.check_integer("task.embedding", embedding, 1),
     )

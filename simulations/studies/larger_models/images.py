@@ -14,36 +14,36 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant import checks
-from simulations import data
+from fl_privquant import _validation
+from simulations.tasks import data
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["dealt", "fashion_mnist", "wide_cnn"]
+__all__ = ["assign_users", "fashion_mnist", "wide_cnn"]
 
 
 def fashion_mnist(
     data_root: str | None = None, pool: int = 1, num_users: int = 1500, alpha: float = 0.1
 ) -> data.Examples:
-    """The data of :func:`simulations.data.fashion_mnist`, divided among users.
+    """The data of :func:`simulations.tasks.data.fashion_mnist`, divided among users.
 
     Parameters
     ----------
     data_root, pool
-        Those of :func:`simulations.data.fashion_mnist`.
+        Those of :func:`simulations.tasks.data.fashion_mnist`.
     num_users
         How many users share the training images.
     alpha
         Parameter of the Dirichlet distribution of a user's labels: the smaller, the fewer of them.
     """
-    checks.whole("task.num_users", num_users, 1)
-    checks.positive("task.alpha", alpha)
+    _validation.check_integer("task.num_users", num_users, 1)
+    _validation.check_positive("task.alpha", alpha)
     examples = data.fashion_mnist(data_root, pool)
-    return dataclasses.replace(examples, users=dealt(examples.train_y, num_users, alpha))
+    return dataclasses.replace(examples, users=assign_users(examples.train_y, num_users, alpha))
 
 
-def dealt(labels: NDArray[np.int64], num_users: int, alpha: float) -> NDArray[np.int64]:
+def assign_users(labels: NDArray[np.int64], num_users: int, alpha: float) -> NDArray[np.int64]:
     """The user of each example, which is a part of the data and the same in every run.
 
     One user after another draws its examples. Where a label is used up, the user draws from the other labels,
@@ -67,7 +67,7 @@ def wide_cnn(shape: tuple[int, ...], classes: int, filters: int = 52) -> nn.Modu
     from torch import nn
 
     channels, height, width = shape
-    checks.whole("task.filters", filters, 1)
+    _validation.check_integer("task.filters", filters, 1)
     return nn.Sequential(
         nn.Conv2d(channels, filters, 3, padding=1),
         nn.ReLU(),

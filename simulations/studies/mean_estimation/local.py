@@ -10,18 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import sem
 
 import fl_privquant as pq
-from fl_privquant.accounting import PrivacyStatement, Unit
-from fl_privquant.mechanisms.sphere import privunit_squared_error
-from fl_privquant.mechanisms.vector import VectorMechanism
-from simulations.studies.study import Grid, Scale
+from fl_privquant.mechanisms.vectors.base import VectorMechanism
+from fl_privquant.mechanisms.vectors.sphere import privunit_squared_error
+from simulations.studies._pages import Compute, compute_rows
 
 Floats = NDArray[np.float64]
 
@@ -40,28 +41,29 @@ CHECK = "mean-check"
 
 _SAMPLE = 200
 _DRAWS = {100: 100, 1000: 30, 10_000: 5}
+_CHECK_TRIALS = 20
 _REPEATS = (1, 2, 3, 4, 6, 8)
 
 
-def _sphere(generator: np.random.Generator, count: int, dimension: int) -> Floats:
+def _draw_sphere(generator: np.random.Generator, count: int, dimension: int) -> Floats:
     normal = generator.normal(size=(count, dimension))
     return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
 
 
-def _ball(generator: np.random.Generator, count: int, dimension: int) -> Floats:
-    return generator.random((count, 1)) ** (1.0 / dimension) * _sphere(generator, count, dimension)
+def _draw_ball(generator: np.random.Generator, count: int, dimension: int) -> Floats:
+    return generator.random((count, 1)) ** (1.0 / dimension) * _draw_sphere(generator, count, dimension)
 
 
-def _sparse(generator: np.random.Generator, count: int, dimension: int) -> Floats:
+def _draw_sparse(generator: np.random.Generator, count: int, dimension: int) -> Floats:
     """Unit vectors of which one coordinate in a hundred, and at least 5, are not 0."""
     kept = max(5, dimension // 100)
     x = np.zeros((count, dimension))
-    for row, values in zip(x, _sphere(generator, count, kept), strict=True):
+    for row, values in zip(x, _draw_sphere(generator, count, kept), strict=True):
         row[generator.choice(dimension, kept, replace=False)] = values
     return x
 
 
-def _heavy(generator: np.random.Generator, count: int, dimension: int) -> Floats:
+def _draw_heavy_tailed(generator: np.random.Generator, count: int, dimension: int) -> Floats:
     """Coordinates from Student's t with 2 degrees of freedom; the median norm is 1/2, clipped to the ball."""
     x = generator.standard_t(2.0, size=(count, dimension))
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
@@ -69,10 +71,10 @@ def _heavy(generator: np.random.Generator, count: int, dimension: int) -> Floats
 
 
 DATA: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
-    "sphere": _sphere,
-    "ball": _ball,
-    "sparse": _sparse,
-    "heavy": _heavy,
+    "sphere": _draw_sphere,
+    "ball": _draw_ball,
+    "sparse": _draw_sparse,
+    "heavy": _draw_heavy_tailed,
 }
 """What clients' vectors are drawn from; all lie in the unit ball."""
 
@@ -152,27 +154,21 @@ def local_row(data: str, dimension: int, epsilon: float, name: str, draws: int) 
     }
 
 
-def local_name(dimension: int) -> str:
-    """The part, and the table, of a number of coordinates."""
-    return f"local-{dimension}"
-
-
-def _local(dimension: int) -> Grid:
-    def cells(scale: Scale) -> Iterator[tuple[object, ...]]:
-        draws = max(2, min(_DRAWS[dimension], scale.vector_trials))
-        named = [*itertools.product(EPSILONS, PRIVATE), *((math.inf, floor) for floor in FLOORS)]
-        for (epsilon, mechanism), data in itertools.product(named, DATA):
-            yield data, dimension, epsilon, mechanism, draws
-
-    title = f"Local view, {dimension} coordinates: squared error of one client's vector"
-    note = "round epsilon: one update, one round, local view; infinite: without privacy"
-    return Grid(name=local_name(dimension), title=title, cells=cells, rows=local_row, note=note)
+def _compute_local(dimension: int) -> pd.DataFrame:
+    named = [*itertools.product(EPSILONS, PRIVATE), *((math.inf, floor) for floor in FLOORS)]
+    return compute_rows(
+        local_row,
+        (
+            (data, dimension, epsilon, mechanism, _DRAWS[dimension])
+            for (epsilon, mechanism), data in itertools.product(named, DATA)
+        ),
+    )
 
 
 def _check_row(name: str, trials: int) -> dict[str, Any]:
     """Whole means of 100 clients with 100 coordinates at epsilon 4: the error, and what theory says."""
     dimension, clients, epsilon = 100, 100, 4.0
-    x = _sphere(np.random.default_rng(23), clients, dimension)
+    x = _draw_sphere(np.random.default_rng(23), clients, dimension)
     mechanism, _ = best_design(name, epsilon, dimension)
     stream = pq.RandomStream.seeded(23)
     squares = []
@@ -188,13 +184,9 @@ def _check_row(name: str, trials: int) -> dict[str, Any]:
     }
 
 
-PARTS = (
-    *(_local(dimension) for dimension in DIMENSIONS),
-    Grid(
-        name=CHECK,
-        title="Whole means of 100 clients, 100 coordinates",
-        cells=lambda scale: [(name, max(2, min(20, scale.vector_trials))) for name in PRIVATE],
-        rows=_check_row,
-        note=PrivacyStatement(4.0, 0.0, Unit.ROUND).brief,
-    ),
-)
+LOCAL: dict[str, Compute] = {
+    f"local-{dimension}": partial(_compute_local, dimension) for dimension in DIMENSIONS
+}
+"""By name, the functions that compute the tables: one for each number of coordinates."""
+
+PARTS = LOCAL | {CHECK: lambda: compute_rows(_check_row, [(name, _CHECK_TRIALS) for name in PRIVATE])}

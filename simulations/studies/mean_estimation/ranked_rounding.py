@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from scipy.stats import sem
 
 import fl_privquant as pq
+from simulations.studies._pages import Compute, compute_rows
 from simulations.studies.mean_estimation.local import CLIENTS, DATA, DIMENSIONS
-from simulations.studies.study import Grid
 
 CORRELATED, ALIKE = "correlated", "alike"
 
 _COORDINATES = 50
-_AT_ONCE = 1 << 20
+_CHUNK_SIZE = 1 << 20
 # With at most this many clients, this many whole means are drawn too.
 _DRAWN_CLIENTS, _TRIALS = 100, 20
 
 
-def _sampled(data: str, num_clients: int, dimension: int) -> NDArray[np.float64]:
+def _sample_vectors(data: str, num_clients: int, dimension: int) -> NDArray[np.float64]:
     """(clients, some coordinates) of vectors in the unit ball."""
     generator = np.random.default_rng(29)
     kept = generator.permutation(dimension)[:_COORDINATES]
     common = DATA["sphere"](generator, 1, dimension)
-    at_once = max(1, _AT_ONCE // dimension)
+    at_once = max(1, _CHUNK_SIZE // dimension)
     parts = []
     for start in range(0, num_clients, at_once):
         count = min(at_once, num_clients - start)
@@ -47,7 +47,7 @@ def _sampled(data: str, num_clients: int, dimension: int) -> NDArray[np.float64]
 
 def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any]:
     """Exact errors of the mean, all coordinates, with ranks and without; and with ranks from draws."""
-    x = _sampled(data, num_clients, dimension)
+    x = _sample_vectors(data, num_clients, dimension)
     clip, scale = float(np.abs(x).max()), dimension / x.shape[1]
     mechanism = pq.design("correlated", levels=2, num_clients=num_clients)
     row: dict[str, Any] = {
@@ -74,11 +74,7 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
     return row
 
 
-PARTS = (
-    Grid(
-        name=CORRELATED,
-        title="Correlated quantization, one bit per coordinate: squared error of the mean, without privacy",
-        cells=lambda scale: itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS),
-        rows=correlated_row,
-    ),
-)
+PARTS: dict[str, Compute] = {
+    CORRELATED: lambda: compute_rows(correlated_row, itertools.product((*DATA, ALIKE), CLIENTS, DIMENSIONS))
+}
+"""By name, the function that computes the table."""

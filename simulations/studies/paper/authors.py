@@ -24,52 +24,61 @@ from functools import partial
 
 import numpy as np
 
-from fl_privquant.array_types import Floats
-from fl_privquant.design.linear_program import LinearProgram
-from fl_privquant.design.selection import interval_mass, intervals, mirrored_selection, selection_law
+from fl_privquant._array_types import Floats
+from fl_privquant.distributions.input_density import Density
+from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law.density import Density
-from fl_privquant.law.law import Law
+from fl_privquant.optimize.linear_program import LinearProgram
+from fl_privquant.optimize.optm.bin_selection import (
+    interval_mass,
+    intervals,
+    mirror_selection,
+    selection_distribution,
+)
 
 Terms = list[tuple[int, float]]
 
 _BOUNDS = np.arange(1, 20) * 0.05
 _SYMMETRIC_BOUNDS = np.arange(1, 100) * 0.01
 _BOX = 0.01
-_LEAST = 1e-5
+_MIN_PROBABILITY = 1e-5
 
 
-def design_symmetric_as_authors(values: Floats, epsilon: float) -> Law:
-    """The law that the authors' program finds for four symmetric bins, two of them inside [-1, 1]."""
+def design_symmetric_as_authors(values: Floats, epsilon: float) -> OutputDistribution:
+    """What the authors' program finds for four symmetric bins, two of them inside [-1, 1]."""
     bounds = _SYMMETRIC_BOUNDS.tolist()
-    return _best((partial(_solve_symmetric, values, epsilon, bound) for bound in bounds), epsilon)
+    return _best_solution((partial(_solve_symmetric, values, epsilon, bound) for bound in bounds), epsilon)
 
 
-def design_as_authors(values: Floats, epsilon: float, density: Density) -> Law:
-    """The law that the authors' program finds for four bins, two of them inside [-1, 1]."""
+def design_as_authors(values: Floats, epsilon: float, density: Density) -> OutputDistribution:
+    """The distribution that the authors' program finds for four bins, two of them inside [-1, 1]."""
     bounds = itertools.product(_BOUNDS.tolist(), repeat=2)
-    return _best((partial(_solve, values, epsilon, density, left, right) for left, right in bounds), epsilon)
+    return _best_solution(
+        (partial(_solve, values, epsilon, density, left, right) for left, right in bounds), epsilon
+    )
 
 
-def _best(programs: Iterable[Callable[[], tuple[float, Law]]], epsilon: float) -> Law:
-    """The first of the laws with the least objective, of all programs that have a solution."""
-    laws = []
+def _best_solution(
+    programs: Iterable[Callable[[], tuple[float, OutputDistribution]]], epsilon: float
+) -> OutputDistribution:
+    """The first of the distributions with the least objective, of all programs that have a solution."""
+    distributions = []
     for solve in programs:
         with contextlib.suppress(InfeasibleDesignError):
-            laws.append(solve())
-    if not laws:
+            distributions.append(solve())
+    if not distributions:
         raise InfeasibleDesignError(f"the authors' program has no solution at epsilon {epsilon:g}")
-    return min(laws, key=lambda solution: solution[0])[1]
+    return min(distributions, key=lambda solution: solution[0])[1]
 
 
-def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[float, Law]:
+def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[float, OutputDistribution]:
     """Theorem "constraint1" for four bins, with q_2(1) in [bound, bound + 0.01]."""
     inner, outer = float(values[2]), float(values[3])
     program = LinearProgram()
     # Bins 1 to 4 from the left; q2 chooses between two bins on a side, q3 between three, the nearest last.
-    q2 = program.variables("q2", [2.0 * inner * (outer - inner), 0.0], _LEAST)
+    q2 = program.variables("q2", [2.0 * inner * (outer - inner), 0.0], _MIN_PROBABILITY)
     edge = 1.0 - inner
-    q3 = program.variables("q3", [edge * (outer + inner), edge * 2.0 * inner, 0.0], _LEAST)
+    q3 = program.variables("q3", [edge * (outer + inner), edge * 2.0 * inner, 0.0], _MIN_PROBABILITY)
     program.bound(q2[0], bound, bound + _BOX)
     for group in (q2, q3):
         program.equal([(number, 1.0) for number in group], 1.0)
@@ -100,12 +109,12 @@ def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[floa
             program.at_most([*high, *((number, -scale * part) for number, part in low)], 0.0)
     solution = program.solve()
     selection = [np.ones(1), solution.x[list(q2)], solution.x[list(q3)], np.full(4, 0.25)]
-    return solution.objective, mirrored_selection(values, [weights / weights.sum() for weights in selection])
+    return solution.objective, mirror_selection(values, [weights / weights.sum() for weights in selection])
 
 
 def _solve(
     values: Floats, epsilon: float, density: Density, left_bound: float, right_bound: float
-) -> tuple[float, Law]:
+) -> tuple[float, OutputDistribution]:
     pieces = intervals(values)
     masses = [interval_mass(density, piece) for piece in pieces]
     program = LinearProgram()
@@ -151,4 +160,4 @@ def _solve(
     weights = (
         [solution.x[list(group)] / solution.x[list(group)].sum() for group in side] for side in (left, right)
     )
-    return solution.objective, selection_law(values, *weights)
+    return solution.objective, selection_distribution(values, *weights)

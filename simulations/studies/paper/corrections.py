@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from omegaconf import OmegaConf
 
+from fl_privquant.errors import PrivQuantError
+from simulations.studies._pages import Compute, compute_rows
 from simulations.studies.paper import experiment_checks, theorem_checks
 from simulations.studies.paper.findings import Finding
-from simulations.studies.study import Grid
 
 CHECKS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
 """The texts of each check, by its name."""
 
+# Random cases in each check of a theorem.
+_CONFIGURATIONS = 200
 _COLUMNS = ("where", "claim", "finding", "verdict", "confirmed")
 
 
@@ -34,12 +38,20 @@ def _row(name: str, configurations: int) -> dict[str, Any]:
     return {"check": name, **{column: record[column] for column in _COLUMNS}}
 
 
-PARTS = (
-    Grid(
-        name="corrections",
-        title="Where the paper's text needs correcting",
-        cells=lambda scale: [(name, scale.configurations) for name in CHECKS],
-        rows=_row,
-        shown=_COLUMNS,
-    ),
-)
+def compute_corrections() -> pd.DataFrame:
+    """The table of all checks.
+
+    Raises
+    ------
+    PrivQuantError
+        A check does not confirm.
+    """
+    table = compute_rows(_row, [(name, _CONFIGURATIONS) for name in CHECKS])
+    refuted = table[~table["confirmed"]]["check"]
+    if len(refuted):
+        raise PrivQuantError(f"corrections: {', '.join(refuted)} did not confirm")
+    return table
+
+
+PARTS: dict[str, Compute] = {"corrections": compute_corrections}
+"""By name, the function that computes the table."""

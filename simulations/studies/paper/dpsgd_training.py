@@ -1,6 +1,6 @@
 """Softmax regression with private gradients, many runs at once: what the paper calls DP-SGD.
 
-Two procedures, with the same models, batches and optimiser (Adam, one epoch):
+Two procedures, with the same models, batches and optimizer (Adam, one epoch):
 
 **logits**, the paper's. With z = W x + b the logits of an example and g the gradient of its loss by z, each
 coordinate of g is clipped and quantized; the gradient by W is then made of the *raw* features, as q(g) x.
@@ -83,14 +83,8 @@ class Curves:
         return self.accuracy[:, -1]
 
 
-def train(
-    problem: Problem,
-    mechanism: TableMechanism | None,
-    procedure: str,
-    seed: int,
-    tell: Callable[[float], None] = lambda share: None,
-) -> Curves:
-    """The accuracies of all runs; ``mechanism=None`` clips only. ``tell`` is called with the share done.
+def train(problem: Problem, mechanism: TableMechanism | None, procedure: str, seed: int) -> Curves:
+    """The accuracies of all runs; ``mechanism=None`` clips only.
 
     Runs with the same seed start alike and see the same batches and random words, whatever the mechanism.
     """
@@ -103,7 +97,7 @@ def train(
             np.zeros((runs, 1, problem.num_classes), np.float32),
         ]
     )
-    quantize, quantize_sum = _quantizers(mechanism, problem.clip, seed)
+    quantize, quantize_sum = _make_quantizers(mechanism, problem.clip, seed)
     correct = np.zeros(runs)
     starts = range(0, count, problem.batch_size)
     accuracy = np.empty((runs, len(starts)))
@@ -122,8 +116,7 @@ def train(
             features = np.concatenate([x, ones], axis=2)
             total = quantize_sum(gradient[..., None] * features[:, :, None, :]).transpose(0, 2, 1)
             model.step([total[:, :-1], total[:, -1:]])
-        tell((step + 1) / len(starts))
-    return Curves(accuracy, _held_out(problem, model.parameters))
+    return Curves(accuracy, _held_out_accuracy(problem, model.parameters))
 
 
 def example_gradients(x: Floats, y: Indices, weights: Floats, bias: Floats) -> tuple[Floats, Indices]:
@@ -138,7 +131,7 @@ def example_gradients(x: Floats, y: Indices, weights: Floats, bias: Floats) -> t
     return chances / np.float32(x.shape[1]), logits.argmax(axis=2)
 
 
-def _quantizers(
+def _make_quantizers(
     mechanism: TableMechanism | None, clip: float, seed: int
 ) -> tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]:
     """Two functions: one quantizes an array, one quantizes it and sums over its second axis, the batch."""
@@ -162,7 +155,7 @@ def _quantizers(
     return lambda gradient: values[mechanism.encode(gradient, clip, stream)], quantize_sum
 
 
-def _held_out(problem: Problem, parameters: list[Floats]) -> NDArray[np.float64]:
+def _held_out_accuracy(problem: Problem, parameters: list[Floats]) -> NDArray[np.float64]:
     weights, bias = parameters
     accuracies = np.empty(problem.num_runs)
     for run, examples in enumerate(problem.held_out):

@@ -8,7 +8,7 @@ import numpy as np
 
 import fl_privquant as pq
 from fl_privquant.accounting import Release, round_statement
-from fl_privquant.law.density import Density
+from fl_privquant.distributions.input_density import Density
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.authors import design_as_authors
@@ -24,9 +24,9 @@ def grid_means(configurations: int) -> Finding:
     measured: dict[str, float] = {}
     on_grid, by_integral = [], []
     for epsilon, bins in scalar.OPTM_BINS.items():
-        law = scalar.optm_as_printed(bins, epsilon).law
+        distribution = scalar.optm_as_printed(bins, epsilon).distribution
         printed = scalar.PRINTED_1["OPTM"][epsilon]
-        grid, exact = float(law.error_at(scalar.GRID).mean()), law.mae()
+        grid, exact = float(distribution.error_at(scalar.GRID).mean()), distribution.mae()
         measured |= {f"printed_{epsilon:g}": printed, f"grid_{epsilon:g}": grid, f"exact_{epsilon:g}": exact}
         on_grid.append(abs(grid - printed) < _HALF_DIGIT)
         by_integral.append(abs(exact - printed) < _HALF_DIGIT)
@@ -35,15 +35,17 @@ def grid_means(configurations: int) -> Finding:
 
 def clipped_gaussian(configurations: int) -> Finding:
     """Table 2: clipped inputs and other bins at σ = 0.3 give the printed figures."""
-    errors = [_authors_mae(bins, scalar.gaussians(sigma)[0]) for sigma, bins in scalar.GAUSSIAN_BINS.items()]
+    errors = [
+        _authors_mae(bins, scalar.make_gaussians(sigma)[0]) for sigma, bins in scalar.GAUSSIAN_BINS.items()
+    ]
     # Only at the largest σ do the tails weigh enough to tell.
-    truncated = _authors_mae(scalar.GAUSSIAN_BINS[0.3], scalar.gaussians(0.3)[1])
-    with_printed = _authors_mae(scalar.GAUSSIAN_BINS[0.1], scalar.gaussians(0.3)[0])
+    truncated = _authors_mae(scalar.GAUSSIAN_BINS[0.3], scalar.make_gaussians(0.3)[1])
+    with_printed = _authors_mae(scalar.GAUSSIAN_BINS[0.1], scalar.make_gaussians(0.3)[0])
     printed = list(scalar.PRINTED_2["OPTM"].values())
     off_clipped = float(np.abs(np.subtract(errors, printed)).max())
     off_truncated = abs(truncated - printed[-1])
     measured = {
-        **_by_value("clipped", scalar.GAUSSIAN_BINS, errors),
+        **_label_by_value("clipped", scalar.GAUSSIAN_BINS, errors),
         "truncated_0.3": truncated,
         "printed_bins_0.3": with_printed,
         "off_clipped": off_clipped,
@@ -55,22 +57,22 @@ def clipped_gaussian(configurations: int) -> Finding:
 def mvu_row(configurations: int) -> Finding:
     """Table 2's MVU row against MVU with the alphabet that the appendix prints for it."""
     mechanism = scalar.mvu_as_printed(1.0)
-    errors = [mechanism.mae(scalar.gaussians(sigma)[0]) for sigma in scalar.GAUSSIAN_BINS]
+    errors = [mechanism.mae(scalar.make_gaussians(sigma)[0]) for sigma in scalar.GAUSSIAN_BINS]
     alphabet = bool(np.allclose(np.abs(mechanism.values), (2.42, 1.69, 1.69, 2.42), atol=0.006))
     printed = list(scalar.PRINTED_2["MVU"].values())
     below = all(value < shown - 0.05 for value, shown in zip(errors, printed, strict=True))
-    return Finding(alphabet and below, _by_value("mvu", scalar.GAUSSIAN_BINS, errors))
+    return Finding(alphabet and below, _label_by_value("mvu", scalar.GAUSSIAN_BINS, errors))
 
 
 def joint_constraint(configurations: int) -> Finding:
     """Table 2's program keeps all outputs within e^ε of each other, which DP does not ask for."""
     bins = scalar.GAUSSIAN_BINS[0.1]
-    clipped = scalar.gaussians(0.1)[0]
-    law = design_as_authors(np.array(bins), 1.0, clipped)
-    spread = float(np.log(law.rows.max() / law.rows.min()))
+    clipped = scalar.make_gaussians(0.1)[0]
+    distribution = design_as_authors(np.array(bins), 1.0, clipped)
+    spread = float(np.log(distribution.rows.max() / distribution.rows.min()))
     other = pq.design("optm", family="independent", epsilon=1.0, objective="mae", bins=bins, density=clipped)
-    spread_of_other = float(np.log(other.law.rows.max() / other.law.rows.min()))
-    authors, independent = law.mae(clipped), other.mae(clipped)
+    spread_of_other = float(np.log(other.distribution.rows.max() / other.distribution.rows.min()))
+    authors, independent = distribution.mae(clipped), other.mae(clipped)
     errors = {"authors": authors, "independent": independent}
     return Finding(
         spread < 1.0 + 1e-6 < spread_of_other and independent < authors,
@@ -107,7 +109,7 @@ def mae_alone(configurations: int) -> Finding:
     ]
     mae, mse = [design.mae() for design in designs], [design.mse() for design in designs]
     diverges = bool(np.all(np.diff(mae) < 0.0) and np.all(np.diff(mse) > 0.0))
-    return Finding(diverges, _by_value("mae", reach, mae) | _by_value("mse", reach, mse))
+    return Finding(diverges, _label_by_value("mae", reach, mae) | _label_by_value("mse", reach, mse))
 
 
 def one_bit(configurations: int) -> Finding:
@@ -116,11 +118,13 @@ def one_bit(configurations: int) -> Finding:
     for epsilon, bins in scalar.OPTM_BINS.items():
         optm.append(scalar.optm_as_printed(bins, epsilon).mse())
         one_bit.append(pq.design("one_bit", epsilon=epsilon).mse())
-        free.append(scalar.best(epsilon, "mse").mse())
-    measured = _by_value("optm", scalar.OPTM_BINS, optm) | _by_value("one_bit", scalar.OPTM_BINS, one_bit)
+        free.append(scalar.best_design(epsilon, "mse").mse())
+    measured = _label_by_value("optm", scalar.OPTM_BINS, optm) | _label_by_value(
+        "one_bit", scalar.OPTM_BINS, one_bit
+    )
     return Finding(
         bool(np.all(np.greater(optm, one_bit)) and np.all(np.greater(one_bit, free))),
-        measured | _by_value("free", scalar.OPTM_BINS, free),
+        measured | _label_by_value("free", scalar.OPTM_BINS, free),
     )
 
 
@@ -172,7 +176,7 @@ def nearly_one_bit(configurations: int) -> Finding:
     """OPTM on the appendix' bins for breast cancer."""
     bins = dpsgd.OPTM_BINS["dpsgd-cancer"]
     mechanism = scalar.optm_as_printed(bins, 1.0)
-    inner = float(mechanism.law.rows[:, 1:3].sum(axis=1).max())
+    inner = float(mechanism.distribution.rows[:, 1:3].sum(axis=1).max())
     one_bit = pq.design("one_bit", epsilon=1.0)
     least = float(one_bit.values[-1])
     return Finding(
@@ -217,7 +221,7 @@ def rqm_margins(configurations: int) -> Finding:
                 ("search", vector_error.authors_rqm(epsilon)),
                 ("appendix", vector_error.appendix_rqm(epsilon)),
             ):
-                mean = vector_error.errors_of(setting, epsilon, mechanism, 2_000).mean()
+                mean = vector_error.measure_errors(setting, epsilon, mechanism, 2_000).mean()
                 measured[f"{setting.name}_{epsilon:g}_{name}"] = float(mean) / reference - 1.0
     search = max(abs(value) for key, value in measured.items() if key.endswith("search"))
     appendix = [value for key, value in measured.items() if key.endswith("appendix")]
@@ -227,7 +231,7 @@ def rqm_margins(configurations: int) -> Finding:
     )
 
 
-def _by_value(name: str, values: Iterable[float], measured: Iterable[float]) -> dict[str, float]:
+def _label_by_value(name: str, values: Iterable[float], measured: Iterable[float]) -> dict[str, float]:
     """What was measured at each of some values, with the value in its name."""
     return {f"{name}_{value:g}": error for value, error in zip(values, measured, strict=True)}
 

@@ -10,17 +10,14 @@ import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
+from fl_privquant.distributions.certified_table import CertifiedTable
+from fl_privquant.distributions.codebook import Codebook
+from fl_privquant.distributions.input_density import Density, as_density
+from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law.codebook import Codebook
-from fl_privquant.law.density import Density, as_density
-from fl_privquant.law.law import Law
-from fl_privquant.law.table import CertifiedTable
 from fl_privquant.mechanisms.base import TableMechanism
+from simulations.studies._pages import Compute, compute_rows
 from simulations.studies.paper.authors import design_as_authors, design_symmetric_as_authors
-from simulations.studies.study import Computed, Grid
-
-COORDINATE = "certified ε: one coordinate, one release, local view"
-"""What the epsilons of most tables are for."""
 
 GRID = np.linspace(-1.0, 1.0, 51)
 """The inputs over which the paper averages: its tables are means over this grid, not integrals."""
@@ -63,18 +60,22 @@ def _row(
     """A mechanism at one setting: what the paper prints for it, if it does, and what it does exactly."""
     exact: dict[str, object] = dict.fromkeys(("grid_mae", "mae", "mse", "certified_epsilon"))
     if mechanism is not None:
-        law = mechanism.law
+        distribution = mechanism.distribution
         exact = {
-            "grid_mae": float(law.error_at(GRID).mean()) if density is None else None,
-            "mae": law.mae(density),
-            "mse": law.mse(density),
+            "grid_mae": float(distribution.error_at(GRID).mean()) if density is None else None,
+            "mae": distribution.mae(density),
+            "mse": distribution.mse(density),
             "certified_epsilon": mechanism.epsilon,
         }
     return {**setting, "mechanism": label, "printed": printed, **exact}
 
 
-def table1(epsilon: float) -> Iterator[dict[str, object]]:
+def table1(epsilon: float) -> list[dict[str, object]]:
     """Rows of table 1 at an ε: uniform inputs, four levels, the paper's parameters and ours."""
+    return list(_rows_of_table1(epsilon))
+
+
+def _rows_of_table1(epsilon: float) -> Iterator[dict[str, object]]:
     at, bins = {"epsilon": epsilon}, OPTM_BINS[epsilon]
     common: dict[str, Any] = {"epsilon": epsilon, "objective": "mae", "bins": bins}
     yield _row(at, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
@@ -85,17 +86,21 @@ def table1(epsilon: float) -> Iterator[dict[str, object]]:
     for family in ("independent", "paired", "free"):
         yield _row(at, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
     for name in ("rqm", "erm"):
-        yield _row(at, f"ours: {name.upper()} tuned by MAE", _tuned(name, epsilon))
+        yield _row(at, f"ours: {name.upper()} tuned by MAE", _tune(name, epsilon))
     yield _row(at, "one bit", pq.design("one_bit", epsilon=epsilon))
     for objective in ("mae", "mse"):
-        yield _row(at, f"ours: free, best for {objective.upper()}", best(epsilon, objective))
+        yield _row(at, f"ours: free, best for {objective.upper()}", best_design(epsilon, objective))
 
 
-def table2(sigma: float) -> Iterator[dict[str, object]]:
+def table2(sigma: float) -> list[dict[str, object]]:
     """Rows of table 2 at a σ: inputs from N(0.5, σ), four levels, ε = 1."""
+    return list(_rows_of_table2(sigma))
+
+
+def _rows_of_table2(sigma: float) -> Iterator[dict[str, object]]:
     at, bins = {"sigma": sigma}, GAUSSIAN_BINS[sigma]
-    clipped, truncated = gaussians(sigma)
-    authors = certified(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
+    clipped, truncated = make_gaussians(sigma)
+    authors = certify(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
     yield _row(at, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
     yield _row(at, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
     yield _row(at, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
@@ -114,14 +119,14 @@ def table_mechanism(name: str, **parameters: Any) -> TableMechanism:
     return mechanism
 
 
-def best(epsilon: float, objective: str) -> TableMechanism:
+def best_design(epsilon: float, objective: str) -> TableMechanism:
     """Our best design on four values, for uniform inputs."""
     return table_mechanism("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
 
 
 def optm_as_printed(bins: tuple[float, ...], epsilon: float) -> TableMechanism:
     """OPTM on symmetric bins by the authors' program."""
-    return certified(design_symmetric_as_authors(np.array(bins), epsilon - _SOLVER_ROOM), bins, epsilon)
+    return certify(design_symmetric_as_authors(np.array(bins), epsilon - _SOLVER_ROOM), bins, epsilon)
 
 
 def mvu_as_printed(epsilon: float) -> TableMechanism:
@@ -129,18 +134,20 @@ def mvu_as_printed(epsilon: float) -> TableMechanism:
     return table_mechanism("mvu", epsilon=epsilon, levels=4, input_bits=2)
 
 
-def certified(law: Law, bins: tuple[float, ...], epsilon: float) -> TableMechanism:
-    """A law of the authors' as a mechanism, with its epsilon certified."""
-    return TableMechanism("optm", CertifiedTable.from_law(law, Codebook.from_values(bins), epsilon), epsilon)
+def certify(distribution: OutputDistribution, bins: tuple[float, ...], epsilon: float) -> TableMechanism:
+    """A distribution of the authors' as a mechanism, with its epsilon certified."""
+    return TableMechanism(
+        "optm", CertifiedTable.from_distribution(distribution, Codebook.from_values(bins), epsilon), epsilon
+    )
 
 
-def gaussians(sigma: float) -> tuple[Density, Density]:
+def make_gaussians(sigma: float) -> tuple[Density, Density]:
     """N(0.5, σ) clipped to [-1, 1], whose tails are at the ends, and truncated, without its tails."""
     clipped = as_density(stats.norm(0.5, sigma))
     return clipped, as_density(stats.truncnorm(-1.5 / sigma, 0.5 / sigma, 0.5, sigma))
 
 
-def shown_in_figure(epsilon: float) -> dict[str, TableMechanism]:
+def figure_mechanisms(epsilon: float) -> dict[str, TableMechanism]:
     """The mechanisms of the figure at one epsilon, by label."""
     return {
         "OPTM": optm_as_printed(OPTM_BINS[epsilon], epsilon),
@@ -148,7 +155,7 @@ def shown_in_figure(epsilon: float) -> dict[str, TableMechanism]:
         **({"RQM": pq.design("rqm", **RQM[epsilon])} if epsilon in RQM else {}),
         **({"ERM": pq.design("erm", **ERM[epsilon])} if epsilon in ERM else {}),
         "one bit": pq.design("one_bit", epsilon=epsilon),
-        "OPTM free (ours)": best(epsilon, "mae"),
+        "OPTM free (ours)": best_design(epsilon, "mae"),
     }
 
 
@@ -156,40 +163,24 @@ def error_curves() -> pd.DataFrame:
     """The expected absolute error at each input, on both sides of a jump."""
     parts = []
     for epsilon in OPTM_BINS:
-        for label, mechanism in shown_in_figure(epsilon).items():
-            ends = mechanism.law.ends
+        for label, mechanism in figure_mechanisms(epsilon).items():
+            ends = mechanism.distribution.ends
             x = np.unique(np.concatenate([np.linspace(-1.0, 1.0, _CURVE_POINTS), ends, ends - _JUMP]))
-            errors = mechanism.law.error_at(x)
+            errors = mechanism.distribution.error_at(x)
             parts.append(pd.DataFrame({"epsilon": epsilon, "mechanism": label, "x": x, "error": errors}))
     return pd.concat(parts, ignore_index=True)
 
 
-def _tuned(name: str, epsilon: float) -> TableMechanism | None:
+def _tune(name: str, epsilon: float) -> TableMechanism | None:
     try:
         return table_mechanism(name, epsilon=epsilon, levels=4, objective="mae")
     except InfeasibleDesignError:
         return None
 
 
-PARTS = (
-    Grid(
-        name="table1",
-        title="Table 1: mean absolute error, uniform inputs, 4 levels",
-        cells=lambda scale: [(epsilon,) for epsilon in OPTM_BINS],
-        rows=table1,
-        note=COORDINATE,
-    ),
-    Grid(
-        name="table2",
-        title="Table 2: mean absolute error, inputs from N(0.5, σ), 4 levels, ε = 1",
-        cells=lambda scale: [(sigma,) for sigma in GAUSSIAN_BINS],
-        rows=table2,
-        note=COORDINATE,
-    ),
-    Computed(
-        name="figure-scalar-error",
-        title="Figure: mean absolute error against the input",
-        function=lambda scale, tell: error_curves(),
-        note=COORDINATE,
-    ),
-)
+PARTS: dict[str, Compute] = {
+    "table1": lambda: compute_rows(table1, [(epsilon,) for epsilon in OPTM_BINS]),
+    "table2": lambda: compute_rows(table2, [(sigma,) for sigma in GAUSSIAN_BINS]),
+    "figure-scalar-error": error_curves,
+}
+"""By name, the functions that compute the tables."""

@@ -1,4 +1,4 @@
-"""Checks of the paper's theorems and lemmas, by algebra on exact laws; c = 1 throughout.
+"""Checks of the paper's theorems and lemmas, by algebra on exact distributions; c = 1 throughout.
 
 Symbols of the paper: B_i bins, m their number, Δ ``margin``, γ ``gamma``, q_n(i) ``selection[n - 1][i - 1]``,
 ζ_n the expected distance of the bin selected among n from the nearest.
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import fl_privquant as pq
-from fl_privquant.array_types import Floats
-from fl_privquant.design.selection import intervals, mirrored_selection
+from fl_privquant._array_types import Floats
+from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law.law import Law
-from fl_privquant.mechanisms.erm import erm_law
-from fl_privquant.mechanisms.rqm import rqm_law
+from fl_privquant.mechanisms.tables.erm import erm_distribution
+from fl_privquant.mechanisms.tables.rqm import rqm_distribution
+from fl_privquant.optimize.optm.bin_selection import intervals, mirror_selection
 from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.findings import Finding
 
@@ -44,10 +44,10 @@ def erm_privacy(configurations: int) -> Finding:
     def claimed(gamma: float, levels: int, margin: float) -> float:
         return gamma + math.log(2.0 * levels * (1.0 + margin))
 
-    exact = erm_law(_uniform(4, 0.01), 0.1).epsilon
+    exact = erm_distribution(_uniform_bins(4, 0.01), 0.1).epsilon
     broken = corrected = 0
     for levels, margin, gamma in _erm_configurations(configurations):
-        lost = erm_law(_uniform(levels, margin), gamma).epsilon
+        lost = erm_distribution(_uniform_bins(levels, margin), gamma).epsilon
         broken += lost > claimed(gamma, levels, margin)
         bound = gamma + math.log(levels**2 * (1.0 + margin) / (2.0 * margin))
         corrected += lost <= bound * (1.0 + _ROUNDING)
@@ -59,15 +59,15 @@ def erm_error(configurations: int) -> Finding:
     """Theorem erm_error: both sides of the input are alike, and the bound says less than the bins do."""
     held = vacuous = 0
     for levels, margin, gamma in _erm_configurations(configurations):
-        bins = _uniform(levels, margin)
-        worst = erm_law(bins, gamma).error_at(np.linspace(-1.0, 1.0, 401)).max()
+        bins = _uniform_bins(levels, margin)
+        worst = erm_distribution(bins, gamma).error_at(np.linspace(-1.0, 1.0, 401)).max()
         bound = 4.0 / gamma * math.log(levels) * (1.0 + margin) + 2.0 * (1.0 + margin) / (levels - 1)
         held += worst <= bound
         # Whatever is selected, E|M(x) - x| <= (B_r - B_l) / 2 <= c + Δ.
         vacuous += bound >= 1.0 + margin
     needed = min(4.0 * math.log(m) / (1.0 - 2.0 / (m - 1)) for m in range(4, 1000))
     # One distribution, counted from either end, selects both bins: E(B_j - B_l) = E(B_r - B_{j+1}).
-    bins, gamma = _uniform(8, 1.0), 0.7
+    bins, gamma = _uniform_bins(8, 1.0), 0.7
     left, right = (_selected_distances(bins, gamma, from_right) for from_right in (False, True))
     asymmetry = float(np.abs(left - right).max())
     measured = {"held": held, "vacuous": vacuous, "needed_gamma": needed, "asymmetry": asymmetry}
@@ -77,8 +77,8 @@ def erm_error(configurations: int) -> Finding:
 def uniform_bound(configurations: int) -> Finding:
     """Theorem uniform: the printed expression, and the bound that its proof gives."""
     broken = held = 0
-    for levels, margin, gamma in _erm_configurations(configurations, largest_gamma=60.0):
-        bins = _uniform(levels, margin)
+    for levels, margin, gamma in _erm_configurations(configurations, max_gamma=60.0):
+        bins = _uniform_bins(levels, margin)
         distances = _selected_distances(bins, gamma, False)
         printed = bound = 0.0
         for piece in intervals(bins):
@@ -86,7 +86,7 @@ def uniform_bound(configurations: int) -> Finding:
             both = distances[split - 1] + distances[levels - split - 1]
             printed += length * both
             bound += length * (both + bins[split] - bins[split - 1]) / 4.0
-        error = erm_law(bins, gamma).mae()
+        error = erm_distribution(bins, gamma).mae()
         broken += printed < error
         held += error <= bound * (1.0 + _ROUNDING)
     measured = {"broken": broken, "held": held}
@@ -97,12 +97,12 @@ def maximum_set(configurations: int) -> Finding:
     """Lemma pr_set: whether the largest probability of an outer output is in the printed set."""
     missed_above = missed_below = mended = 0
     for bins, selection in _random_selections(configurations):
-        law = mirrored_selection(bins, selection)
-        largest = law.rows.max(axis=0) - _ROUNDING
+        distribution = mirror_selection(bins, selection)
+        largest = distribution.rows.max(axis=0) - _ROUNDING
         # Pieces start at -c and at the bins inside, where p is continuous from the right.
-        at_bins, at_limits = law.start_rows[1:].max(axis=0), law.end_rows[:-1].max(axis=0)
-        above = np.maximum(at_bins, law.end_rows[-1])
-        below = np.maximum(at_bins, law.start_rows[0])
+        at_bins, at_limits = distribution.start_rows[1:].max(axis=0), distribution.end_rows[:-1].max(axis=0)
+        above = np.maximum(at_bins, distribution.end_rows[-1])
+        below = np.maximum(at_bins, distribution.start_rows[0])
         missed_above += bool(np.any((largest > above)[bins > 1.0]))
         missed_below += bool(np.any((largest > below)[bins < -1.0]))
         mended += not np.any((largest > np.maximum(above, at_limits))[bins > 1.0])
@@ -113,14 +113,14 @@ def maximum_set(configurations: int) -> Finding:
 def constraint1_pairs(configurations: int) -> Finding:
     """Theorem constraint1: the epsilon that its printed rows allow, against the exact one."""
     bins = np.array([-3.0, -2.0, -0.5, 0.5, 2.0, 3.0])
-    law = mirrored_selection(bins, _COUNTEREXAMPLE)
-    printed = _constraint1_epsilon(bins, law, all_pairs=False)
+    distribution = mirror_selection(bins, _COUNTEREXAMPLE)
+    printed = _constraint1_epsilon(bins, distribution, all_pairs=False)
     equal = 0
     for drawn_bins, selection in _random_selections(configurations):
-        drawn = mirrored_selection(drawn_bins, selection)
+        drawn = mirror_selection(drawn_bins, selection)
         equal += abs(_constraint1_epsilon(drawn_bins, drawn, all_pairs=True) - drawn.epsilon) < _ROUNDING
-    measured = {"printed": printed, "exact": law.epsilon, "equal": equal}
-    return Finding(printed < law.epsilon - 1.0 and equal == configurations, measured)
+    measured = {"printed": printed, "exact": distribution.epsilon, "equal": equal}
+    return Finding(printed < distribution.epsilon - 1.0 and equal == configurations, measured)
 
 
 def constraint2_feasible(configurations: int) -> Finding:
@@ -135,7 +135,7 @@ def constraint2_feasible(configurations: int) -> Finding:
         try:
             pq.design("optm", family="independent", constraints="constraint2", epsilon=8.0, bins=bins)
         except InfeasibleDesignError as error:
-            refused += "at every epsilon" in str(error)
+            refused += error.every_epsilon
     common: dict[str, Any] = {"epsilon": 2.0, "objective": "mae", "bins": (-3.0, -1.0, 1.0, 3.0)}
     weak = pq.design("optm", family="independent", constraints="constraint2", **common).mae()
     free = pq.design("optm", family="free", **common).mae()
@@ -145,27 +145,30 @@ def constraint2_feasible(configurations: int) -> Finding:
 
 
 def jumps(configurations: int) -> Finding:
-    """Whether laws jump at bins, as the text says of p(x, i) in general."""
+    """Whether distributions jump at bins, as the text says of p(x, i) in general."""
     worst = 0.0
     generator = np.random.default_rng(4)
     for levels, margin, _ in _erm_configurations(configurations):
-        worst = max(worst, _largest_jump(rqm_law(_uniform(levels, margin), generator.uniform(0.05, 0.95))))
-    erm = _largest_jump(erm_law(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043))
+        worst = max(
+            worst,
+            _largest_jump(rqm_distribution(_uniform_bins(levels, margin), generator.uniform(0.05, 0.95))),
+        )
+    erm = _largest_jump(erm_distribution(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043))
     measured = {"rqm": worst, "erm": erm}
     return Finding(worst < 1e-12 and erm > 0.05, measured)
 
 
-def _uniform(levels: int, margin: float) -> Floats:
+def _uniform_bins(levels: int, margin: float) -> Floats:
     return np.linspace(-1.0 - margin, 1.0 + margin, levels)
 
 
-def _erm_configurations(count: int, largest_gamma: float = 5.0) -> Iterator[tuple[int, float, float]]:
+def _erm_configurations(count: int, max_gamma: float = 5.0) -> Iterator[tuple[int, float, float]]:
     """Random numbers of bins from 4, margins and gammas, the last two on a logarithmic scale."""
     generator = np.random.default_rng(1)
     for _ in range(count):
         levels = int(generator.integers(4, 17))
         margin = float(np.exp(generator.uniform(math.log(0.01), math.log(3.0))))
-        yield levels, margin, float(np.exp(generator.uniform(math.log(0.02), math.log(largest_gamma))))
+        yield levels, margin, float(np.exp(generator.uniform(math.log(0.02), math.log(max_gamma))))
 
 
 def _selected_distances(bins: Floats, gamma: float, from_right: bool) -> Floats:
@@ -196,19 +199,19 @@ def _random_selections(count: int) -> Iterator[tuple[Floats, list[Floats]]]:
             yield bins, selection
 
 
-def _constraint1_epsilon(bins: Floats, law: Law, all_pairs: bool) -> float:
+def _constraint1_epsilon(bins: Floats, distribution: OutputDistribution, all_pairs: bool) -> float:
     """The least epsilon at which the rows of the theorem hold, with bounds o = u = q."""
     worst = 0.0
     for i in np.flatnonzero(bins <= 1.0):
         # By symmetry minima are sought at x >= B_i only, where the output is a left bin: at ends of pieces.
-        to_right = np.flatnonzero(law.starts >= bins[i] - _ROUNDING)
-        lows = law.end_rows[to_right, i]
+        to_right = np.flatnonzero(distribution.starts >= bins[i] - _ROUNDING)
+        lows = distribution.end_rows[to_right, i]
         if bins[i] >= -1.0:
             # q_i(i) is p from the right of the bin, q_(m+1-i)(m+1-i) from its left.
-            highs = np.array([law.rows[:, i].max()])
+            highs = np.array([distribution.rows[:, i].max()])
             pairs: Iterable[tuple[float, float]] = itertools.product(highs, lows)
         else:
-            highs = law.start_rows[to_right, i]
+            highs = distribution.start_rows[to_right, i]
             # Piece k starts at B_k (or -c) and ends at the next bin (or c): the left limit at B_k is piece
             # k - 1's end. Printed are (B_k, B_k), (B_k, c), (-c, B_k), (-c, c).
             if all_pairs:
@@ -222,5 +225,9 @@ def _constraint1_epsilon(bins: Floats, law: Law, all_pairs: bool) -> float:
     return worst
 
 
-def _largest_jump(law: Law) -> float:
-    return float(np.abs(law.start_rows[1:] - law.end_rows[:-1]).max()) if law.starts.size > 1 else 0.0
+def _largest_jump(distribution: OutputDistribution) -> float:
+    return (
+        float(np.abs(distribution.start_rows[1:] - distribution.end_rows[:-1]).max())
+        if distribution.starts.size > 1
+        else 0.0
+    )

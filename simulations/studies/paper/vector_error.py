@@ -17,26 +17,29 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 import fl_privquant as pq
-from fl_privquant.array_types import Floats
+from fl_privquant._array_types import Floats
+from fl_privquant.distributions.input_density import Density, UniformDensity, as_density
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.law.density import Density, UniformDensity, as_density
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
-from fl_privquant.mechanisms.vector import VectorMechanism
+from fl_privquant.mechanisms.vectors.base import VectorMechanism
+from simulations.studies._pages import Compute, compute_rows
 from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
-from simulations.studies.study import Grid
 
 EPSILONS = (1.0, 2.0, 3.0)
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
 RQM_APPENDIX_MARGIN = 2.0
 RQM_MARGINS = tuple(round(1.0 + 0.1 * step, 1) for step in range(10))
-_MOST_REPEATS = 160
+_MAX_REPEATS = 160
+# Random vectors for each line and epsilon; the second for mechanisms that encode one vector at a time.
+_TRIALS, _VECTOR_TRIALS = 10_000, 500
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def uniform_ball(generator: np.random.Generator, count: int, dimension: int) -> 
 
 
 def ball_marginal(dimension: int) -> Density:
-    """The density of one coordinate of a vector uniform in the unit ball: a symmetric Beta law."""
+    """The density of one coordinate of a vector uniform in the unit ball: a symmetric Beta distribution."""
     shape = (dimension + 1) / 2.0
     return as_density(stats.beta(shape, shape, loc=-1.0, scale=2.0))
 
@@ -102,7 +105,7 @@ def rows(setting: Setting, epsilon: float, trials: int, vector_trials: int) -> I
     """Each line of the figure at one epsilon per coordinate."""
     for label, mechanism, clip in lines(setting, epsilon):
         is_whole = isinstance(mechanism, VectorMechanism)
-        errors = errors_of(setting, epsilon, mechanism, vector_trials if is_whole else trials, clip)
+        errors = measure_errors(setting, epsilon, mechanism, vector_trials if is_whole else trials, clip)
         reference = setting.reference.get(label)
         yield {
             "epsilon": epsilon,
@@ -117,7 +120,7 @@ def rows(setting: Setting, epsilon: float, trials: int, vector_trials: int) -> I
         }
 
 
-def errors_of(
+def measure_errors(
     setting: Setting, epsilon: float, mechanism: Mechanism, trials: int, clip: float = 1.0
 ) -> Floats:
     """Euclidean errors of seeded vectors: the same vectors and random words for every mechanism."""
@@ -150,7 +153,7 @@ def best_repeats(name: str, epsilon: float, dimension: int) -> VectorMechanism:
     """The vector mechanism with the number of draws that makes its exact error least."""
     tried: list[VectorMechanism] = [
         pq.design(name, epsilon=epsilon, dimension=dimension, repeats=repeats)
-        for repeats in range(1, _MOST_REPEATS + 1)
+        for repeats in range(1, _MAX_REPEATS + 1)
     ]
     return min(tried, key=lambda mechanism: mechanism.squared_error(np.zeros(dimension)))
 
@@ -179,20 +182,17 @@ def lines(setting: Setting, epsilon: float) -> Iterator[tuple[str, Mechanism, fl
     yield "vqSGD private, whole vector", private, setting.norm_bound
 
 
-def _part(setting: Setting, title: str) -> Grid:
-    return Grid(
-        name=setting.table,
-        title=title,
-        cells=lambda scale: [
-            (setting, epsilon, scale.trials, min(scale.trials, scale.vector_trials)) for epsilon in EPSILONS
-        ],
-        rows=rows,
-        note="epsilon: one coordinate, one release, local view; vector epsilon: certified, all coordinates, "
-        "one release, local view, pure",
-    )
+def figure_rows(name: str, epsilon: float, trials: int, vector_trials: int) -> list[dict[str, Any]]:
+    """The rows of a figure, ``linf`` or ``l2``, at one epsilon per coordinate."""
+    return list(rows({"linf": LINF, "l2": L2}[name], epsilon, trials, vector_trials))
 
 
-PARTS = (
-    _part(LINF, "Figure: Euclidean error of vectors with 10 coordinates in [-1, 1]"),
-    _part(L2, "Figure: Euclidean error of vectors with 100 coordinates in the unit ball"),
-)
+def _compute_figure(name: str) -> pd.DataFrame:
+    return compute_rows(figure_rows, [(name, epsilon, _TRIALS, _VECTOR_TRIALS) for epsilon in EPSILONS])
+
+
+PARTS: dict[str, Compute] = {
+    LINF.table: partial(_compute_figure, LINF.name),
+    L2.table: partial(_compute_figure, L2.name),
+}
+"""By name, the functions that compute the tables."""

@@ -1,5 +1,1 @@
 """What a client sends through a secure sum, and what that costs in error and in accuracy."""
-
-from simulations.studies.payload.sizes import PARTS
-
-__all__ = ["PARTS"]

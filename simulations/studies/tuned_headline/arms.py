@@ -5,20 +5,33 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from fl_privquant.mechanisms.registry import planned_mechanisms
-from simulations.config import CENTRAL, RunConfig
-from simulations.planned import plan_of
+from fl_privquant.mechanisms.registry import default_mechanisms
 from simulations.report.statistics import student_interval
-from simulations.studies.study import Scale, Tables, Tell
-from simulations.studies.sweep import Sweep, run_columns
+from simulations.runner.config import CENTRAL, RunConfig
+from simulations.runner.planned import plan_run
+from simulations.studies._pages import Tables, data_root
+from simulations.studies._sweeps import Sweep, execute_runs, run_columns, sweep_runs
 
-OURS = planned_mechanisms(in_sum=True)[0]
+OURS = default_mechanisms(in_sum=True)[0]
 """The mechanism that plans take by default for secure sums."""
+
+SWEEP = Sweep(
+    name="tuned",
+    experiment="tuned_headline/tuning",
+    overrides=(f"mechanism={CENTRAL},{OURS},optm,skellam", "privacy.epsilon=1,4,8"),
+    variants=(
+        ("mechanism=none", "privacy.epsilon=null", "secagg=none"),
+        (f"mechanism={OURS}", "secagg.corrupt_fraction=0.1", "secagg.dropout_fraction=0.1"),
+    ),
+    needs="mnist",
+)
+"""The trials of all arms on MNIST."""
+
+TEST_SEEDS = range(10)
 
 NONE, TRUSTED = "no privacy", "trusted server"
 DEFAULT = "default plan"
@@ -73,54 +86,51 @@ def _interval(name: str, values: pd.Series) -> dict[str, float]:
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TunedSweep(Sweep):
-    """A sweep that tunes each arm, and repeats its best settings on other seeds and the test examples.
+def compute_tuned(
+    sweep: Sweep = SWEEP, test_seeds: Sequence[int] = TEST_SEEDS, overrides: Sequence[str] = ()
+) -> Tables:
+    """Tune each arm, and repeat its best settings on other seeds and the test examples.
 
-    Its tables are a summary, the runs on the test examples, and the trials.
+    The tables are a summary, the runs on the test examples, and the trials.
     """
+    data = [f"task.data_root={data_root(sweep.needs)}"] if sweep.needs else []
+    tuning = sweep_runs(sweep, *data, f"study={sweep.name}", *overrides)
+    execute_runs(tuning)
+    trials = _table(tuning)
+    best = best_trials(trials)
+    tests = final_runs(tuning, best, test_seeds)
+    execute_runs(tests)
+    runs = _table(tests)
+    return {
+        sweep.name: summarize(runs, best),
+        f"{sweep.name}-runs": runs.drop(columns="trial"),
+        f"{sweep.name}-trials": trials,
+    }
 
-    test_seeds: tuple[int, ...]
 
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The summary first."""
-        return self.name, f"{self.name}-runs", f"{self.name}-trials"
+def final_runs(
+    tuning: Sequence[RunConfig], best: pd.DataFrame, seeds: Sequence[int] = TEST_SEEDS
+) -> list[RunConfig]:
+    """The runs of the best settings on the test examples, with seeds that no trial had."""
+    tuned = {config.seed for config in tuning}
+    tests = []
+    for trial in best["trial"]:
+        task = {**tuning[trial].task}
+        del task["validation_examples"]
+        tests += [
+            dataclasses.replace(tuning[trial], task=task, seed=seed) for seed in seeds if seed not in tuned
+        ]
+    return tests
 
-    def compute(self, scale: Scale, tell: Tell) -> Tables:
-        """Run the trials and tests that are missing; the tables."""
-        tuning = self.runs(scale)
-        self.execute(tuning, tell)
-        trials = self.table(tuning)
-        best = best_trials(trials)
-        tests = self.tests(tuning, best)
-        self.execute(tests, tell)
-        runs = self.table(tests)
-        summary = summarize(runs, best)
-        return dict(zip(self.tables, (summary, runs.drop(columns="trial"), trials), strict=True))
 
-    def tests(self, tuning: Sequence[RunConfig], best: pd.DataFrame) -> list[RunConfig]:
-        """The best settings of each arm on the test examples, with seeds that tuned nothing."""
-        tuned = {config.seed for config in tuning}
-        tests = []
-        for trial in best["trial"]:
-            task = {**tuning[trial].task}
-            del task["validation_examples"]
-            tests += [
-                dataclasses.replace(tuning[trial], task=task, seed=seed)
-                for seed in self.test_seeds
-                if seed not in tuned
-            ]
-        return tests
-
-    def table(self, configs: Sequence[RunConfig]) -> pd.DataFrame:
-        """The table of finished runs, one row each."""
-        return pd.DataFrame([_row(trial, config) for trial, config in enumerate(configs)])[_RUN]
+def _table(configs: Sequence[RunConfig]) -> pd.DataFrame:
+    """The table of finished runs, one row each."""
+    return pd.DataFrame([_row(trial, config) for trial, config in enumerate(configs)])[_RUN]
 
 
 def _row(trial: int, config: RunConfig) -> dict[str, Any]:
     row = run_columns(config)
-    plan = plan_of(config, row["dimension"])
+    plan = plan_run(config, row["dimension"])
     return row | {
         "trial": trial,
         "arm": arm_of(config),
@@ -133,21 +143,3 @@ def _row(trial: int, config: RunConfig) -> dict[str, Any]:
         # The other arms have no secure sum to count.
         "epsilon_reached": math.nan if plan is None else row["epsilon_reached"],
     }
-
-
-PARTS = (
-    TunedSweep(
-        name="tuned",
-        title="MNIST, every arm tuned alike",
-        note="run epsilon: client total, aggregate view of all clients, δ = 1e-5",
-        experiment="tuned_headline/tuning",
-        overrides=(f"mechanism={CENTRAL},{OURS},optm,skellam", "privacy.epsilon=1,4,8"),
-        variants=(
-            ("mechanism=none", "privacy.epsilon=null", "secagg=off"),
-            (f"mechanism={OURS}", "secagg.corrupt_fraction=0.1", "secagg.dropout_fraction=0.1"),
-        ),
-        needs="mnist",
-        shown=("arm", "run_epsilon", *TUNED, "trials", "accuracy", "lost_to_none", "lost_to_trusted"),
-        test_seeds=tuple(range(10)),
-    ),
-)

@@ -1,195 +1,158 @@
-"""Studies of any kind: kept results, interruption, the command line, and what is committed."""
+"""Studies of any kind: rows that are kept, interruption, the command line, and what is committed."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from fl_privquant.cli.plots import STYLE, import_pyplot, save_figure
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from simulations.results import ResultsError
-from simulations.studies.__main__ import app, chosen_parts
-from simulations.studies.catalogue import STUDIES
-from simulations.studies.page import page_text, rounded_up, write_page
-from simulations.studies.study import (
+from simulations.studies.__main__ import STUDIES, app, choose_parts, load_study, study_folder
+from simulations.studies._pages import (
     DATA_VARIABLES,
-    Computed,
-    Figure,
-    ReadTable,
-    Scale,
-    Store,
-    Study,
-    Tables,
-    Tell,
+    SECONDS,
+    compute_part,
+    compute_rows,
+    forget_rows,
+    page_text,
+    read_table,
+    round_up,
+    write_table,
 )
+from simulations.studies.paper import corrections
+from simulations.studies.paper.findings import Finding
 
-EVERY_STUDY = pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
-
-
-def counting(calls: list[int], fail: bool = False) -> Computed:
-    def compute(scale: Scale, tell: Tell) -> Tables:
-        calls.append(scale.trials)
-        if fail:
-            raise KeyboardInterrupt
-        return {"counted": pd.DataFrame({"a": [1.23456789012, None], "b": ["x", "y"]})}
-
-    return Computed(name="counted", title="A title", function=compute)
+CALLS = Path("calls.txt")
 
 
-def silent(share: float, doing: str) -> None:
-    pass
+def square_row(number: int) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """One row, two rows for 2, none for 3; interrupted at 4, the first time."""
+    calls = CALLS.read_text() if CALLS.exists() else ""
+    CALLS.write_text(f"{calls}{number}")
+    if number == 4 and "4" not in calls:
+        raise KeyboardInterrupt
+    row = {"number": number, "square": number**2 / 3.0}
+    return None if number == 3 else [row, row] if number == 2 else row
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "root", tmp_path / "kept")
-
-
-def test_a_finished_part_is_kept_and_not_computed_again(store: Store) -> None:
-    calls: list[int] = []
-    part = counting(calls)
-    first, second = (store.fetch(part, Scale(), silent) for _ in range(2))
-    assert len(calls) == 1
-    assert (first.kept, second.kept) == (False, True)
-    pd.testing.assert_frame_equal(first.tables["counted"], second.tables["counted"])
-    assert first.seconds == second.seconds
-    elsewhere = dataclasses.replace(Scale(), mnist=Path("elsewhere"), output=Path("elsewhere"))
-    store.fetch(part, elsewhere, silent)
-    assert len(calls) == 1
-    store.fetch(part, Scale(trials=7), silent)
-    store.fetch(part, Scale(), silent, fresh=True)
-    assert calls == [10_000, 7, 10_000]
-
-
-@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"seconds": 1}', '{"seconds": 1, "tables": {"a": ""}}'])
-def test_a_damaged_file_of_a_part_is_computed_again(store: Store, damaged: str) -> None:
-    calls: list[int] = []
-    whole = store.fetch(counting(calls), Scale(), silent)
-    (path,) = store.kept.iterdir()
-    path.write_text(damaged)
-    again = store.fetch(counting(calls), Scale(), silent)
-    assert len(calls) == 2
-    assert not again.kept
-    pd.testing.assert_frame_equal(whole.tables["counted"], again.tables["counted"])
-    assert store.fetch(counting(calls), Scale(), silent).kept
-
-
-def test_an_interrupted_part_leaves_nothing_behind(store: Store) -> None:
-    calls: list[int] = []
+def test_an_interrupted_table_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = [(number,) for number in (1, 2, 3, 4, 5)]
     with pytest.raises(KeyboardInterrupt):
-        store.fetch(counting(calls, fail=True), Scale(), silent)
-    assert not list(store.root.parent.rglob("counted*"))
-    store.fetch(counting(calls), Scale(), silent)
-    assert len(calls) == 2
+        compute_rows(square_row, cells)
+    table = compute_rows(square_row, cells)
+    assert CALLS.read_text() == "123445"
+    assert table["number"].tolist() == [1, 2, 2, 4, 5]
+    pd.testing.assert_frame_equal(table, compute_rows(square_row, cells))
+    assert CALLS.read_text() == "123445"
+    forget_rows()
+    compute_rows(square_row, cells[:1])
+    assert CALLS.read_text() == "1234451"
 
 
-def test_tables_are_read_as_written(store: Store) -> None:
-    part = counting([])
-    assert not store.has(part.tables)
-    with pytest.raises(ResultsError, match=r"counted\.csv is missing"):
-        store.read("counted")
-    outcome = store.fetch(part, Scale(), silent)
-    assert store.write(part, outcome) == [store.root / "tables" / "counted.csv"]
-    pd.testing.assert_frame_equal(store.read("counted"), outcome.tables["counted"])
-    assert store.seconds() == {"counted": round(outcome.seconds, 1)}
+def test_tables_are_read_as_written(tmp_path: Path) -> None:
+    with pytest.raises(PrivQuantError, match=r"counted\.csv is missing"):
+        read_table(tmp_path, "counted")
+    frame = pd.DataFrame({"a": [1.5, None], "b": ["x", "y"]})
+    compute_part(tmp_path, "counted", lambda: frame)
+    pd.testing.assert_frame_equal(read_table(tmp_path, "counted"), frame)
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["counted.csv"]
+    write_table(tmp_path, SECONDS, pd.DataFrame({"part": ["several"], "seconds": [7.0]}))
+    compute_part(tmp_path, "several", lambda: {"one": frame, "other": frame})
+    pd.testing.assert_frame_equal(read_table(tmp_path, "other"), frame)
+    # A part that was resumed does not seem to be quicker than it is.
+    assert read_table(tmp_path, SECONDS)["seconds"].tolist() == [7.0]
 
 
-def test_a_study_is_drawn_and_written_from_its_tables(store: Store, tmp_path: Path) -> None:
-    def draw(read: ReadTable) -> object:
-        from fl_privquant.cli.plots import pyplot
-
-        figure, axes = pyplot().subplots()
-        axes.plot(read("counted")["a"])
-        return figure
-
-    home = tmp_path / "tiny"
-    home.mkdir()
-    (home / "page.md.jinja").write_text("{{ missing | join }}{{ numbers }}: {{ command('counted') }}\n")
-    part = counting([])
-    figures = (Figure("curve", draw, ("counted",)), Figure("never", draw, ("another",)))
-    study = Study(home, (part,), figures, lambda read: 7)
-    assert store.draw(study) == []
-    assert write_page(study, store).read_text() == "counted7: `python -m simulations.studies counted`\n"
-    store.write(part, store.fetch(part, Scale(), silent))
-    assert store.draw(study) == [store.root / "figures" / "curve.png"]
-    assert write_page(study, store).read_text().startswith("7: ")
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_committed_page_is_what_the_committed_tables_give(study: str) -> None:
+    folder = study_folder(study)
+    read = partial(read_table, folder)
+    page = page_text(folder, load_study(study).page_numbers(read), read)
+    assert (folder / "README.md").read_text(encoding="utf-8") == page
 
 
-@EVERY_STUDY
-def test_the_committed_page_is_what_the_committed_tables_give(study: Study) -> None:
-    store = Store(study.home)
-    assert store.page.read_text(encoding="utf-8") == page_text(study, store.read, store.seconds())
-
-
-@EVERY_STUDY
-def test_everything_a_page_points_to_is_there(study: Study) -> None:
-    text = Store(study.home).page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("study", STUDIES)
+def test_everything_a_page_points_to_is_there(study: str) -> None:
+    folder, module = study_folder(study), load_study(study)
+    text = (folder / "README.md").read_text(encoding="utf-8")
     targets = set(re.findall(r"\]\(([^)#:]+)\)", text))
-    assert {f"figures/{figure.name}.png" for figure in study.figures} <= targets
+    figures = {f"{name}.png" for name in module.FIGURES}
+    assert {f"figures/{name}" for name in figures} <= targets
     for target in targets:
-        assert (study.home / target).exists(), target
-    drawn = {f"{figure.name}.png" for figure in study.figures}
-    assert drawn == {path.name for path in (study.home / "figures").iterdir()}
-    tables = {f"{name}.csv" for part in study.parts for name in part.tables} | {"seconds.csv"}
-    assert {path.name for path in (study.home / "tables").iterdir()} <= tables
+        assert (folder / target).exists(), target
+    assert figures == {path.name for path in (folder / "figures").iterdir()}
+    for path in (folder / "tables").iterdir():
+        assert path.stem == SECONDS or any(path.stem.startswith(part) for part in module.PARTS), path
+    # Commands on a page name studies and parts that exist.
+    for command in re.findall(r"python -m simulations\.studies ([\w-]+)", text):
+        assert choose_parts([command])
+
+
+@pytest.mark.parametrize(
+    ("study", "name"), [(study, name) for study in STUDIES for name in load_study(study).FIGURES]
+)
+def test_figures_are_drawn_from_the_tables(study: str, name: str, tmp_path: Path) -> None:
+    read = partial(read_table, study_folder(study))
+    with import_pyplot().rc_context(STYLE):
+        path = save_figure(load_study(study).FIGURES[name](read), tmp_path / "figure.png")
+    assert path.stat().st_size > 10_000
 
 
 def test_names_of_studies_and_parts_are_distinct() -> None:
-    names = [name for study in STUDIES for name in (study.name, *(part.name for part in study.parts))]
+    names = [name for study in STUDIES for name in (study, *load_study(study).PARTS)]
     assert len(names) == len(set(names))
     for study in STUDIES:
-        assert chosen_parts([study.name]) == {study: list(study.parts)}
-        assert chosen_parts([study.parts[-1].name]) == {study: [study.parts[-1]]}
-    with pytest.raises(InvalidSpecError, match="did you mean 'bits-mnist'"):
-        chosen_parts(["bit-mnist"])
+        parts = list(load_study(study).PARTS)
+        assert choose_parts([study]) == {study: parts}
+        assert choose_parts([parts[-1]]) == {study: [parts[-1]]}
+    with pytest.raises(InvalidSpecError, match="did you mean 'dpsgd-mnist'"):
+        choose_parts(["dpsg-mnist"])
 
 
-def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_computes_what_it_can_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a copy of the study's folder: the tables of other parts stay as they are."""
+    committed = study_folder("paper")
+    for path in (committed / "tables").iterdir():
+        write_table(tmp_path, path.stem, read_table(committed, path.stem))
+    (tmp_path / "page.md.jinja").write_text((committed / "page.md.jinja").read_text(encoding="utf-8"))
+    (tmp_path / "tables" / "figure-distribution.csv").unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(DATA_VARIABLES["mnist"], raising=False)
-    runner = CliRunner()
-    one = runner.invoke(app, ["figure-law", "--quick"])
-    assert one.exit_code == 0, one.output
-    assert "one coordinate, one release, local view" in one.output
-    root = tmp_path / "outputs" / "quick" / "paper"
-    assert (root / "figures" / "law.png").exists()
-    few = runner.invoke(app, ["figure-law", "dpsgd-mnist", "--quick"])
-    assert few.exit_code == 0, few.output
-    assert "kept from before" in few.output
-    reason = f"no directory given; pass --mnist DIRECTORY or set {DATA_VARIABLES['mnist']}"
-    assert f"dpsgd-mnist: skipped (mnist: {reason}" in few.output
-    page = (root / "README.md").read_text(encoding="utf-8")
-    assert "`python -m simulations.studies dpsgd-mnist --mnist DIRECTORY`" in page
-    assert "Not computed yet." in page
-    assert "![Figure: an example" in page
+    monkeypatch.setattr("simulations.studies.__main__.study_folder", lambda study: tmp_path)
+    done = CliRunner().invoke(app, ["figure-distribution", "dpsgd-mnist"])
+    assert done.exit_code == 0, done.output
+    assert "dpsgd-mnist: skipped (mnist: no directory given; pass --mnist DIRECTORY or set" in done.output
+    assert (tmp_path / "figures" / "distribution.png").exists()
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert page == (committed / "README.md").read_text(encoding="utf-8")
     # The program prints these as one line, with exit code 2: see fl_privquant.cli.program.
-    for refused in (["dpsgd-mnist", "--quick"], ["table9"]):
+    for refused in (["dpsgd-mnist"], ["table9"]):
         with pytest.raises(InvalidSpecError):
-            runner.invoke(app, refused, catch_exceptions=False)
+            CliRunner().invoke(app, refused, catch_exceptions=False)
 
 
 def test_a_check_that_does_not_confirm_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compute(scale: Scale, tell: Tell) -> Tables:
-        return {"claims": pd.DataFrame({"claim": ["a", "b"], "confirmed": [True, False]})}
-
-    home = tmp_path / "tiny"
-    home.mkdir()
-    (home / "page.md.jinja").write_text("{{ read('claims') | length }} claims\n")
-    part = Computed(name="claims", title="Claims", function=compute)
-    study = Study(home, (part,), (), lambda read: None)
-    monkeypatch.setattr("simulations.studies.__main__.STUDIES", (study,))
-    done = CliRunner().invoke(app, ["tiny", "--output", str(tmp_path / "outputs")])
-    assert isinstance(done.exception, PrivQuantError)
-    assert "claims: a check did not confirm" in str(done.exception)
-    assert (home / "README.md").read_text() == "2 claims\n"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corrections, "CHECKS", {"norm": corrections.CHECKS["norm"]})
+    figures = {"largest": 1.0, "mean_l1": 1.0, "largest_l1": 1.0}
+    monkeypatch.setattr(corrections, "run_check", lambda name, count: Finding(False, figures))
+    with pytest.raises(PrivQuantError, match="norm did not confirm"):
+        corrections.compute_corrections()
 
 
 def test_numbers_on_a_page_are_never_rounded_to_more_privacy() -> None:
-    assert rounded_up(0.99995, 4) == "1.0000"
-    assert rounded_up(1.00001, 4) == "1.0001"
-    assert rounded_up(1.0, 4) == "1.0000"
-    assert rounded_up(float("inf")) == "∞"
+    assert round_up(0.99995, 4) == "1.0000"
+    assert round_up(1.00001, 4) == "1.0001"
+    assert round_up(1.0, 4) == "1.0000"
+    assert round_up(float("inf")) == "∞"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_privquant.flower import PrivQuantMod, SecureAggregationMod
+from fl_privquant.flower import PrivQuantMod
 from my_app.privacy import plan
 from my_app.task import load_data, train
 
-app = ClientApp(mods=[SecureAggregationMod(), PrivQuantMod(**plan.client_limits)])  # PrivQuant
+app = ClientApp(mods=[PrivQuantMod(**plan.client_limits, secure_aggregation=True)])  # PrivQuant
 
 
 @app.train()

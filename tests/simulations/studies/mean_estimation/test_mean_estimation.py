@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.cli.plots import save
-from simulations.studies.catalogue import study_of
+from simulations.studies.__main__ import study_folder
+from simulations.studies._pages import join_tables, read_table
 from simulations.studies.mean_estimation.local import (
     CHECK,
     CLIENTS,
@@ -19,22 +19,21 @@ from simulations.studies.mean_estimation.local import (
     DIMENSIONS,
     EPSILONS,
     FLOORS,
+    LOCAL,
     PRIVATE,
     local_row,
 )
-from simulations.studies.mean_estimation.numbers import Numbers, local_rows, secure_rows, winners
 from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED, correlated_row
-from simulations.studies.mean_estimation.secure import SAMPLED, central_error
-from simulations.studies.study import Figure, Store
-from simulations.studies.sum_grid.grid import OURS, Setting, cells_of
+from simulations.studies.mean_estimation.secure import central_error
+from simulations.studies.mean_estimation.study import page_numbers, secure_table, winners
+from simulations.studies.sum_grid.grid import OURS, Setting, plan_cells
 
-STUDY = study_of("mean_estimation")
-STORE = Store(STUDY.home)
+READ = partial(read_table, study_folder("mean_estimation"))
 
 
 @pytest.fixture(scope="module")
 def local() -> pd.DataFrame:
-    return local_rows(STORE.read)
+    return join_tables(READ, LOCAL)
 
 
 def test_every_mechanism_is_there_in_every_setting(local: pd.DataFrame) -> None:
@@ -58,11 +57,11 @@ def test_nobody_is_below_the_lower_bound(local: pd.DataFrame) -> None:
 
 
 def test_drawn_errors_are_the_exact_ones(local: pd.DataFrame) -> None:
-    draws = Numbers(STORE.read).draws()
+    draws = page_numbers(READ)["draws"]
     assert draws["within_two"] > 0.9
     # The largest of some 260 cells, among them skewed ones.
     assert draws["most"] < 6.0
-    check = STORE.read(CHECK)
+    check = READ(CHECK)
     away = (check["drawn"] - check["error"]) / check["drawn_standard_error"]
     assert set(check["mechanism"]) == set(PRIVATE)
     assert away.abs().max() < 5.0
@@ -99,26 +98,23 @@ def test_the_trusted_server_is_a_gaussian_of_that_budget() -> None:
 
 
 def test_secure_sums() -> None:
-    rows = secure_rows(STORE.read)
+    rows = secure_table(READ)
     kept = rows[(rows["num_clients"] == 100) & (rows["dimension"] == 1000) & (rows["round_epsilon"] == 4.0)]
     assert (rows["ratio_to_central"] > 0.99).all()
-    for cell in cells_of(Setting(1000, 100, 4.0, rounds=1), (2,)):
+    for cell in plan_cells(Setting(1000, 100, 4.0, rounds=1), (2,)):
         found = kept[(kept["mechanism"] == cell.mechanism) & (kept["levels"].isna() | (kept["levels"] == 4))]
         assert found["ratio_to_central"].item() == pytest.approx(cell.ratio_to_central, rel=1e-3)
         assert found["bits_in_sum"].item() == cell.bits_in_sum
     # A sum errs far less than the local view, the more so the more clients.
-    regimes = Numbers(STORE.read).regimes()
+    regimes = page_numbers(READ)["regimes"]
     gains = {(line.num_clients, line.dimension): line.gain for line in regimes.itertuples()}
     assert min(gains.values()) > 5.0
     assert gains[1000, 1000] > 3.0 * gains[100, 1000]
 
 
 def test_sampled_coordinates_are_never_better_than_the_default_of_plans() -> None:
-    rows = secure_rows(STORE.read)
+    rows = secure_table(READ)
     sampled = rows[rows["mechanism"] == "csgm"]
-    if not STORE.has([SAMPLED]):
-        assert SAMPLED in STORE.page.read_text().partition("Not computed yet:")[2]
-        return
     same = ["num_clients", "dimension", "round_epsilon"]
     both = sampled.merge(rows[rows["mechanism"] == OURS], on=same)
     assert len(both) == len(sampled)
@@ -126,17 +122,12 @@ def test_sampled_coordinates_are_never_better_than_the_default_of_plans() -> Non
 
 
 def test_correlated_rounding() -> None:
-    table = STORE.read(CORRELATED)
+    table = READ(CORRELATED)
     assert len(table) == (len(DATA) + 1) * len(CLIENTS) * len(DIMENSIONS)
     assert (table["error"] < table["error_without_ranks"]).all()
     # The largest of 15 cells of 20 draws each.
-    assert Numbers(STORE.read).correlated_draws() < 4.5
+    assert page_numbers(READ)["correlated_draws"] < 4.5
     row = correlated_row(ALIKE, 100, 100)
     kept = table[(table["data"] == ALIKE) & (table["num_clients"] == 100) & (table["dimension"] == 100)]
     assert kept["error"].item() == pytest.approx(row["error"], rel=1e-6)
     assert kept["drawn"].item() == pytest.approx(row["drawn"], rel=1e-6)
-
-
-@pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
-def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
-    assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000

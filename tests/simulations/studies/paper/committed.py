@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from simulations.studies.catalogue import study_of
-from simulations.studies.study import Figure, Store
+from functools import partial
 
-STUDY = study_of("paper")
-STORE = Store(STUDY.home)
+from simulations.studies.__main__ import study_folder
+from simulations.studies._pages import read_table
 
-
-def figure_of(name: str) -> Figure:
-    return next(figure for figure in STUDY.figures if figure.name == name)
+READ = partial(read_table, study_folder("paper"))

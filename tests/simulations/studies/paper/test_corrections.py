@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from fl_privquant.mechanisms.erm import erm_law
+from fl_privquant.mechanisms.tables.erm import erm_distribution
 from simulations.studies.paper import experiment_checks, scalar, theorem_checks
 from simulations.studies.paper.corrections import CHECKS, run_check
-from tests.simulations.studies.paper.committed import STORE
+from tests.simulations.studies.paper.committed import READ
 
 GOLDEN = {
     "grid-means": {
@@ -51,7 +51,7 @@ def test_a_check_confirms_and_has_the_known_figures(name: str) -> None:
 
 
 def test_every_point_is_committed_and_confirmed() -> None:
-    frame = STORE.read("corrections")
+    frame = READ("corrections")
     assert frame["check"].tolist() == list(CHECKS)
     assert frame["confirmed"].all()
     for column in ("where", "claim", "verdict"):
@@ -68,11 +68,11 @@ def test_a_check_fails_where_there_is_nothing_to_correct(monkeypatch: pytest.Mon
         patch.setitem(scalar.PRINTED_1, "OPTM", {0.5: 3.8978, 1.0: 1.8785, 1.5: 1.1737})
         assert not run_check("grid-means", 1).confirmed
     with monkeypatch.context() as patch:
-        patch.setattr(theorem_checks, "rqm_law", lambda bins, keep: erm_law(bins, 1.0))
+        patch.setattr(theorem_checks, "rqm_distribution", lambda bins, keep: erm_distribution(bins, 1.0))
         assert not run_check("jumps", 5).confirmed
     with monkeypatch.context() as patch:
         patch.setattr(
-            theorem_checks, "_uniform", lambda levels, margin: theorem_checks.np.linspace(-9, 9, levels)
+            theorem_checks, "_uniform_bins", lambda levels, margin: theorem_checks.np.linspace(-9, 9, levels)
         )
         assert not run_check("erm-privacy", 5).confirmed
     with monkeypatch.context() as patch:
@@ -82,16 +82,20 @@ def test_a_check_fails_where_there_is_nothing_to_correct(monkeypatch: pytest.Mon
 
 def test_the_lemma_s_control_would_notice_a_wrong_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """With left and right limits swapped the set is wrong below -c instead of above c."""
-    original = theorem_checks.mirrored_selection
+    original = theorem_checks.mirror_selection
 
     def mirrored(bins, selection):  # type: ignore[no-untyped-def]
-        law = original(bins, selection)
+        distribution = original(bins, selection)
         flip = slice(None, None, -1)
-        return type(law)(
-            law.values, -law.ends[flip], -law.starts[flip], law.end_rows[flip], law.start_rows[flip]
+        return type(distribution)(
+            distribution.values,
+            -distribution.ends[flip],
+            -distribution.starts[flip],
+            distribution.end_rows[flip],
+            distribution.start_rows[flip],
         )
 
-    monkeypatch.setattr(theorem_checks, "mirrored_selection", mirrored)
+    monkeypatch.setattr(theorem_checks, "mirror_selection", mirrored)
     finding = run_check("maximum-set", 30)
     assert not finding.confirmed
     assert finding.measured["missed_below"] > 0

@@ -9,37 +9,37 @@ import numpy as np
 import pytest
 
 from fl_privquant.accounting import Release, round_statement
-from fl_privquant.cli.plots import save
+from fl_privquant.cli.plots import save_figure
 from fl_privquant.errors import InvalidSpecError
+from simulations.studies._pages import DATA_VARIABLES, MissingDataError, Tables, data_root
 from simulations.studies.paper import dpsgd
 from simulations.studies.paper.dpsgd_training import train
-from simulations.studies.study import DATA_VARIABLES, Computed, Scale, Tables
-from tests.simulations.studies.paper.committed import STORE, figure_of
+from simulations.studies.paper.study import FIGURES
+from tests.simulations.studies.paper.committed import READ
 from tests.simulations.test_run import write_idx
 
-CANCER, MNIST = dpsgd.PARTS
 REFERENCE_ERRORS = {"dpsgd-cancer": 0.008, "dpsgd-mnist": 0.005 / math.sqrt(5)}
 
 
-def committed(part: Computed) -> Tables:
-    return {name: STORE.read(name) for name in part.tables}
+def committed(name: str) -> Tables:
+    return {table: READ(table) for table in (name, f"{name}-curves")}
 
 
-@pytest.mark.parametrize("study", [CANCER, MNIST], ids=lambda study: study.name)
-def test_reference_values_are_met(study) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("study", dpsgd.PARTS)
+def test_reference_values_are_met(study: str) -> None:
     """Within 4 standard errors of both: odds of a false alarm below 1e-3 for the lot."""
-    frame = committed(study)[study.name]
+    frame = committed(study)[study]
     assert len(frame) == 13
     rows = frame.dropna(subset="reference")
     assert set(rows["mechanism"]) == {"OPTM", "RQM", "one bit", "clip only"}
     for row in rows.itertuples():
-        error = math.hypot(row.standard_error, REFERENCE_ERRORS[study.name])
+        error = math.hypot(row.standard_error, REFERENCE_ERRORS[study])
         assert abs(row.mean - row.reference) < 4.0 * error, row.mechanism
 
 
-@pytest.mark.parametrize("study", [CANCER, MNIST], ids=lambda study: study.name)
-def test_what_epsilon_protects_is_said(study) -> None:  # type: ignore[no-untyped-def]
-    frame = committed(study)[study.name]
+@pytest.mark.parametrize("study", dpsgd.PARTS)
+def test_what_epsilon_protects_is_said(study: str) -> None:
+    frame = committed(study)[study]
     private = frame[frame["mechanism"] != "clip only"]
     assert np.isinf(frame.loc[frame["mechanism"] == "clip only", "epsilon_coordinate"]).all()
     at_logits = private[private["procedure"] == "logits"]
@@ -55,7 +55,7 @@ def test_what_epsilon_protects_is_said(study) -> None:  # type: ignore[no-untype
 
 def test_the_committed_run_of_clipping_is_what_the_command_gives() -> None:
     """Without noise the first 30 of 1000 runs are the same as 30 runs."""
-    frame = committed(CANCER)["dpsgd-cancer"]
+    frame = committed("dpsgd-cancer")["dpsgd-cancer"]
     problem = dpsgd.cancer_problem(30)
     for procedure in ("logits", "whole"):
         rows = frame[(frame["procedure"] == procedure) & (frame["mechanism"] == "clip only")]
@@ -64,22 +64,19 @@ def test_the_committed_run_of_clipping_is_what_the_command_gives() -> None:
 
 
 def test_a_budget_is_met_and_used_up() -> None:
-    mechanism = dpsgd.within_budget(40, 3.0, 1e-6)
+    mechanism = dpsgd.design_within_budget(40, 3.0, 1e-6)
     assert 2.98 < round_statement(Release(mechanism, 40), 1e-6).epsilon <= 3.0
 
 
 def test_a_small_version_has_every_row_and_curve(tmp_path: Path) -> None:
-    heard: list[float] = []
-    tables = dpsgd.results("dpsgd-cancer", dpsgd.cancer_problem(4), lambda share, doing: heard.append(share))
+    tables = dpsgd.compute_results("dpsgd-cancer", dpsgd.cancer_problem(4))
     summary, curves = tables["dpsgd-cancer"], tables["dpsgd-cancer-curves"]
     assert summary["procedure"].value_counts().to_dict() == {"logits": 6, "whole": 6, "budget": 1}
     assert len(curves) == 13 * 50
-    assert heard == sorted(heard)
-    assert heard[-1] == pytest.approx(1.0)
     last = curves[curves["batches"] == 50]["mean"].to_numpy()
     assert last == pytest.approx(summary["mean"].to_numpy())
     assert (
-        save(figure_of("dpsgd-cancer").draw(tables.__getitem__), tmp_path / "accuracy.png").stat().st_size
+        save_figure(FIGURES["dpsgd-cancer"](tables.__getitem__), tmp_path / "accuracy.png").stat().st_size
         > 10_000
     )
 
@@ -99,9 +96,10 @@ def test_mnist_is_read_from_idx_files(tmp_path: Path) -> None:
 
 def test_without_mnist_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(DATA_VARIABLES["mnist"], raising=False)
-    with pytest.raises(InvalidSpecError, match=f"--mnist DIRECTORY or set {DATA_VARIABLES['mnist']}"):
-        _ = Scale().data_root("mnist")
+    with pytest.raises(MissingDataError, match=f"--mnist DIRECTORY or set {DATA_VARIABLES['mnist']}"):
+        _ = data_root("mnist")
     monkeypatch.setenv(DATA_VARIABLES["mnist"], str(tmp_path))
-    assert Scale().data_root("mnist") == str(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert data_root("mnist") == str(tmp_path)
     with pytest.raises(InvalidSpecError, match="holds no train-images"):
-        MNIST.compute(Scale(), lambda share, doing: None)
+        dpsgd.PARTS["dpsgd-mnist"]()

@@ -1,4 +1,4 @@
-"""Training with private gradients: against PyTorch's own gradients and optimiser, and against its claims."""
+"""Training with private gradients: against PyTorch's own gradients and optimizer, and against its claims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 import fl_privquant as pq
 from simulations.studies.paper import dpsgd
-from simulations.studies.paper.dpsgd_training import Problem, _quantizers, example_gradients, train
+from simulations.studies.paper.dpsgd_training import Problem, _make_quantizers, example_gradients, train
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_gradients_of_examples_are_those_of_the_mean_loss() -> None:
 def test_a_quantized_sum_is_the_sum_of_what_is_decoded() -> None:
     mechanism = pq.design("rqm", margin=1.7, keep=0.22)
     gradient = np.random.default_rng(1).normal(0.0, 0.1, (2, 7, 3, 11)).astype(np.float32)
-    _, quantize_sum = _quantizers(mechanism, 0.1, seed=3)
+    _, quantize_sum = _make_quantizers(mechanism, 0.1, seed=3)
     stream = pq.RandomStream.seeded(3, purpose="paper training")
     expected = mechanism.decode(mechanism.encode(gradient, 0.1, stream), 0.1).sum(axis=1)
     assert quantize_sum(gradient) == pytest.approx(expected, abs=1e-5)

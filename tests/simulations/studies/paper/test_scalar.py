@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fl_privquant.cli.plots import save
+from fl_privquant.cli.plots import save_figure
 from simulations.studies.paper import scalar
-from tests.simulations.studies.paper.committed import STORE, figure_of
+from simulations.studies.paper.study import FIGURES
+from tests.simulations.studies.paper.committed import READ
 
 REFERENCE_2 = {0.1: 1.774, 0.2: 1.839, 0.3: 1.969}
 
@@ -26,7 +27,7 @@ def same(row: dict[str, object], found: pd.Series) -> None:
 
 
 def test_table_1_as_committed_reproduces_the_print_and_improves_on_it() -> None:
-    frame = STORE.read("table1")
+    frame = READ("table1")
     printed = frame.dropna(subset="printed")
     assert len(printed) == sum(len(values) for values in scalar.PRINTED_1.values())
     assert (printed["grid_mae"] - printed["printed"]).abs().max() < 8e-4
@@ -41,7 +42,7 @@ def test_table_1_as_committed_reproduces_the_print_and_improves_on_it() -> None:
 
 def test_table_1_as_committed_is_what_the_command_gives() -> None:
     """The block of the first epsilon: a third of the table, of every kind of row."""
-    frame = STORE.read("table1")
+    frame = READ("table1")
     block = list(scalar.table1(0.5))
     assert len(block) == (frame["epsilon"] == 0.5).sum() > 10
     for row, (_, found) in zip(block, frame.iterrows(), strict=False):
@@ -50,7 +51,7 @@ def test_table_1_as_committed_is_what_the_command_gives() -> None:
 
 def test_table_2_as_committed_has_the_reference_values() -> None:
     """The printed figures are noisy (1000 samples); the authors' program itself gives the reference."""
-    frame = STORE.read("table2")
+    frame = READ("table2")
     for sigma, reference in REFERENCE_2.items():
         rows = frame[frame["sigma"] == sigma].set_index("mechanism")
         assert rows.loc["OPTM, clipped", "mae"] == pytest.approx(reference, abs=5e-4)
@@ -61,16 +62,16 @@ def test_table_2_as_committed_has_the_reference_values() -> None:
 
 
 def test_table_2_as_committed_is_what_the_command_gives() -> None:
-    frame = STORE.read("table2")
+    frame = READ("table2")
     for row, (_, found) in zip(itertools.islice(scalar.table2(0.1), 3), frame.iterrows(), strict=False):
         same(row, found)
 
 
 def test_the_curves_as_committed_are_what_the_command_gives(tmp_path: Path) -> None:
-    found, expected = scalar.error_curves(), STORE.read("figure-scalar-error")
+    found, expected = scalar.error_curves(), READ("figure-scalar-error")
     assert len(found) == len(expected)
     assert found["error"].to_numpy() == pytest.approx(expected["error"].to_numpy(), rel=2e-4)
-    path = save(
-        figure_of("scalar-error").draw({"figure-scalar-error": found}.__getitem__), tmp_path / "error.png"
+    path = save_figure(
+        FIGURES["scalar-error"]({"figure-scalar-error": found}.__getitem__), tmp_path / "error.png"
     )
     assert path.stat().st_size > 10_000

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from scipy import integrate
 
-from fl_privquant.cli.plots import save
-from fl_privquant.mechanisms.vector import VectorMechanism
+from fl_privquant.cli.plots import save_figure
+from fl_privquant.mechanisms.vectors.base import VectorMechanism
 from simulations.studies.paper import vector_error
+from simulations.studies.paper.study import FIGURES
 from simulations.studies.paper.vector_error import EPSILONS, Setting, lines
-from tests.simulations.studies.paper.committed import STORE, figure_of
+from tests.simulations.studies.paper.committed import READ
 
 TRIALS = 4_000
 
@@ -73,14 +74,14 @@ def test_the_bins_of_the_appendix_do_not_give_the_figure(measured: pd.DataFrame)
 
 
 def test_the_figure_is_drawn(setting: Setting, measured: pd.DataFrame, tmp_path: Path) -> None:
-    draw = figure_of(f"vector-{setting.name}").draw
-    path = save(draw(lambda name: measured), tmp_path / "error.png")
+    draw = FIGURES[f"vector-{setting.name}"]
+    path = save_figure(draw(lambda name: measured), tmp_path / "error.png")
     assert path.stat().st_size > 10_000
 
 
-def test_the_committed_tables_have_the_same_laws(setting: Setting, measured: pd.DataFrame) -> None:
+def test_the_committed_tables_have_the_same_distributions(setting: Setting, measured: pd.DataFrame) -> None:
     """Same vectors and words, more of them: means agree to 6 standard errors of the fewer trials."""
-    frame = STORE.read(f"figure-vector-{setting.name}")
+    frame = READ(f"figure-vector-{setting.name}")
     assert frame["mechanism"].tolist() == measured["mechanism"].tolist()
     for row, (_, kept) in zip(measured.itertuples(), frame.iterrows(), strict=True):
         assert kept["vector_epsilon"] == pytest.approx(row.vector_epsilon, rel=1e-6)
@@ -115,12 +116,12 @@ def test_the_marginal_of_the_ball() -> None:
     assert weights @ nodes**4 == pytest.approx(fourth)
 
 
-def test_whole_vectors_err_at_most_half_as_much_as_cldp_at_a_total_of_100() -> None:
+def test_whole_vectors_err_at_max_half_as_much_as_cldp_at_a_total_of_100() -> None:
     """The issue's figure for 100 coordinates in the unit ball, committed: 172 bits for the codebook."""
-    frame = STORE.read("figure-vector-l2")
+    frame = READ("figure-vector-l2")
     rows = frame[frame["epsilon"] == 1.0].set_index("mechanism")
     cldp = rows.loc["CLDP, whole vector"]
-    for label, most_bits in (("shared codebook (ours), whole vector", 200), ("PrivUnit, whole vector", 3200)):
+    for label, max_bits in (("shared codebook (ours), whole vector", 200), ("PrivUnit, whole vector", 3200)):
         assert rows.loc[label, "mean"] <= 0.5 * cldp["mean"]
-        assert rows.loc[label, "bits"] <= most_bits
+        assert rows.loc[label, "bits"] <= max_bits
         assert rows.loc[label, "vector_epsilon"] <= 100.0

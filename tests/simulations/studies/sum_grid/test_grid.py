@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import pandas as pd
 import pytest
 
-from fl_privquant.cli.plots import save
-from simulations.studies.catalogue import study_of
-from simulations.studies.page import page_text
-from simulations.studies.study import Figure, Store
-from simulations.studies.sum_grid.grid import OURS, PEERS, Setting, cells_of
-from simulations.studies.sum_grid.numbers import Numbers, computed_cells
+from simulations.studies.__main__ import study_folder
+from simulations.studies._pages import ReadTable, join_tables, page_text, read_table
+from simulations.studies.sum_grid.grid import OURS, PEERS, Setting, plan_cells
+from simulations.studies.sum_grid.study import PARTS, page_numbers
 
-STUDY = study_of("sum_grid")
-STORE = Store(STUDY.home)
+READ = partial(read_table, study_folder("sum_grid"))
 # 7850 coordinates, 50 rounds, δ = 1e-5: the most bits and the largest error over a central Gaussian's.
 MUST_HOLD = {100: (8, 1.01), 1000: (10, 1.01)}
 
 
 @pytest.fixture(scope="module")
 def cells() -> pd.DataFrame:
-    return computed_cells(STORE.read)
+    return join_tables(READ, PARTS)
 
 
 def test_the_committed_errors_meet_the_limits(cells: pd.DataFrame) -> None:
@@ -37,11 +34,14 @@ def test_the_committed_errors_meet_the_limits(cells: pd.DataFrame) -> None:
 
 def test_ours_leads_in_every_committed_cell(cells: pd.DataFrame) -> None:
     """Or is within 0.5 % of the best in as many bits; where it were not, the page would name the cell."""
-    numbers = Numbers(STORE.read)
-    assert len(numbers.ours) == 36
-    assert not numbers.behind
-    assert not numbers.absent
+    numbers = page_numbers(READ)
+    assert len(numbers["ours"]) == 36
+    assert not numbers["behind"]
     assert set(cells["mechanism"]) == {OURS, *PEERS}
+
+
+def page_of(read: ReadTable) -> str:
+    return page_text(study_folder("sum_grid"), page_numbers(read), read)
 
 
 def test_a_mechanism_with_clearly_less_error_is_named(cells: pd.DataFrame) -> None:
@@ -49,11 +49,11 @@ def test_a_mechanism_with_clearly_less_error_is_named(cells: pd.DataFrame) -> No
     winner = ours.iloc[:1].assign(mechanism="skellam", ratio_to_central=0.99)
 
     def read(name: str) -> pd.DataFrame:
-        table = STORE.read(name)
+        table = READ(name)
         return pd.concat([table, winner]) if name == "sums-7850-100" else table
 
-    assert "- 7850 coordinates, 100 clients, ε = 1: `skellam` 0.9900 (8)" in page_text(STUDY, read, {})
-    assert "In no setting has a peer clearly less error" in page_text(STUDY, STORE.read, {})
+    assert "- 7850 coordinates, 100 clients, ε = 1: `skellam` 0.9900 (8)" in page_of(read)
+    assert "In no setting has a peer clearly less error" in page_of(READ)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,9 @@ def test_committed_cells_are_what_is_computed(setting: Setting, cells: pd.DataFr
         .fillna({"levels": 0})
         .set_index(["mechanism", "levels"])
     )
-    computed = cells_of(setting, code_bits=(1, 3))
+    computed = plan_cells(setting, code_bits=(1, 3))
     assert len(computed) == 1 + 2 * len(PEERS)
     for cell in computed:
         row = here.loc[cell.mechanism, 0 if cell.mechanism == OURS else cell.levels]
         assert row["ratio_to_central"] == pytest.approx(cell.ratio_to_central, rel=1e-4)
         assert row["bits_in_sum"] == cell.bits_in_sum
-
-
-@pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
-def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
-    assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from fl_privquant.cli.plots import save
-from simulations.studies.catalogue import study_of
-from simulations.studies.page import rounded_up
-from simulations.studies.study import Figure, Scale, Store
+from simulations.studies.__main__ import study_folder
+from simulations.studies._pages import read_table, round_up
+from simulations.studies._sweeps import sweep_runs
 from simulations.studies.tuned_headline.arms import (
     DEFAULT,
     NONE,
     OURS,
+    SWEEP,
     TRUSTED,
     TUNED,
     WARY,
-    TunedSweep,
     best_trials,
+    compute_tuned,
+    final_runs,
     summarize,
 )
-from simulations.studies.tuned_headline.numbers import Numbers, per_cent
+from simulations.studies.tuned_headline.study import page_numbers, per_cent
 
 ROOT = Path(__file__).parents[4]
-STUDY = study_of("tuned_headline")
-STORE = Store(STUDY.home)
-NUMBERS = Numbers(STORE.read)
-
-
-def part() -> TunedSweep:
-    (only,) = STUDY.parts
-    assert isinstance(only, TunedSweep)
-    return only
+READ = partial(read_table, study_folder("tuned_headline"))
+NUMBERS = page_numbers(READ)
 
 
 def test_every_arm_has_the_same_trials() -> None:
-    trials = STORE.read("tuned-trials")
+    trials = READ("tuned-trials")
     grids = {
         key: set(own[[*TUNED, "seed"]].itertuples(index=False, name=None))
         for key, own in trials.groupby(["arm", "run_epsilon"])
@@ -53,32 +48,32 @@ def test_every_arm_has_the_same_trials() -> None:
 
 
 def test_the_default_plan_of_the_table_is_the_one_that_plans_choose_today() -> None:
-    table = STORE.read("tuned")
+    table = READ("tuned")
     assert set(table[table["arm"].isin([DEFAULT, WARY])]["mechanism"]) == {OURS}
-    assert set(table["arm"]) == set(STORE.read("tuned-trials")["arm"]) >= {DEFAULT, WARY}
+    assert set(table["arm"]) == set(READ("tuned-trials")["arm"]) >= {DEFAULT, WARY}
 
 
 def test_nothing_that_is_tested_was_used_for_tuning() -> None:
-    tuning, testing = NUMBERS.seeds
+    tuning, testing = NUMBERS["seeds"]
     assert len(testing) >= 5
     assert not set(tuning) & set(testing)
-    runs = part().runs()
+    runs = sweep_runs(SWEEP)
     assert {config.task["validation_examples"] for config in runs} == {10_000}
     best = pd.DataFrame({"trial": [0, len(runs) - 1]})
-    for config in part().tests(runs, best):
+    for config in final_runs(runs, best):
         assert "validation_examples" not in config.task
         assert config.seed not in {tuned.seed for tuned in runs}
         assert config.federation == runs[0].federation or config.federation == runs[-1].federation
 
 
 def test_the_committed_summary_is_that_of_the_committed_runs() -> None:
-    best = best_trials(STORE.read("tuned-trials"))
-    again = summarize(STORE.read("tuned-runs"), best)
-    pd.testing.assert_frame_equal(again, STORE.read("tuned"), rtol=1e-5, atol=1e-6)
+    best = best_trials(READ("tuned-trials"))
+    again = summarize(READ("tuned-runs"), best)
+    pd.testing.assert_frame_equal(again, READ("tuned"), rtol=1e-5, atol=1e-6)
 
 
 def test_no_budget_is_exceeded() -> None:
-    runs = STORE.read("tuned-runs")
+    runs = READ("tuned-runs")
     in_sums = runs.dropna(subset="epsilon_reached")
     assert set(in_sums["arm"]) == {DEFAULT, WARY, "optm", "skellam"}
     assert (in_sums["epsilon_reached"] <= in_sums["run_epsilon"]).all()
@@ -128,14 +123,9 @@ def test_a_small_one_runs_from_end_to_end(tmp_path: Path) -> None:
         *("encoding.l2_clip=0.5,2", "federation.learning_rate=0.5"),
     )
     sweep = dataclasses.replace(
-        part(),
-        needs="",
-        overrides=("mechanism=central_gaussian",),
-        variants=part().variants[:1],
-        test_seeds=(3, 4),
+        SWEEP, needs="", overrides=("mechanism=central_gaussian",), variants=SWEEP.variants[:1]
     )
-    tables = sweep.compute(Scale(overrides=small, output=tmp_path), lambda share, doing: None)
-    summary, runs, trials = (tables[name] for name in sweep.tables)
+    summary, runs, trials = compute_tuned(sweep, (3, 4), (*small, f"output={tmp_path}")).values()
     assert list(summary["arm"]) == [TRUSTED, NONE]
     assert list(summary["trials"]) == [2, 2]
     assert set(runs["seed"]) == {3, 4}
@@ -145,31 +135,23 @@ def test_a_small_one_runs_from_end_to_end(tmp_path: Path) -> None:
     assert ((300 * trials["accuracy"]) % 1.0).round(6).isin([0.0, 1.0]).all()
 
 
-@pytest.mark.parametrize("figure", STUDY.figures, ids=lambda figure: figure.name)
-def test_figures_are_drawn_from_the_tables(figure: Figure, tmp_path: Path) -> None:
-    assert save(figure.draw(STORE.read), tmp_path / "figure.png").stat().st_size > 10_000
-
-
 def words(path: str) -> str:
     return " ".join((ROOT / path).read_text(encoding="utf-8").split())
 
 
 def test_the_first_page_says_what_the_study_found() -> None:
     text = words("README.md")
-    default, wary, trusted, optm = (per_cent(NUMBERS.arm(arm)) for arm in (DEFAULT, WARY, TRUSTED, "optm"))
-    none = NUMBERS.arm(NONE, math.inf)
-    assert (
-        f"at ε = 4 our default plan reaches {default} % accuracy (95 % interval), or {wary} % assuming"
-        in text
-    )
-    assert f"a trusted server {trusted} %, no privacy {per_cent(none)} %." in text
-    assert f"tuned over the same {none.trials} settings on validation data" in text
+    default, wary, trusted, optm = (per_cent(NUMBERS["arm"](arm)) for arm in (DEFAULT, WARY, TRUSTED, "optm"))
+    none = NUMBERS["arm"](NONE, math.inf)
+    assert f"ε = 4: no privacy {per_cent(none)} %, a trusted server {trusted} %," in text
+    assert f"ours {default} %, or {wary} % assuming" in text
+    assert f"tuned over the same {none.trials} settings" in text
     assert f"(2 bits: {optm} %)." in text
 
 
 def test_the_documentation_says_what_the_study_found() -> None:
     text = words("docs/pages/studies.md")
-    for arm, rows in NUMBERS.arms.groupby("arm"):
+    for arm, rows in NUMBERS["arms"].groupby("arm"):
         by_epsilon = {row.run_epsilon: row for row in rows.itertuples()}
         cells = [
             per_cent(by_epsilon[epsilon]) if epsilon in by_epsilon else "" for epsilon in (1.0, 4.0, 8.0)
@@ -179,10 +161,10 @@ def test_the_documentation_says_what_the_study_found() -> None:
         ratio = "" if arm in (NONE, TRUSTED) else f"{by_epsilon[4.0].error_over_central:.3f}"
         line = f"| {arm} | {' | '.join([*cells, ratio])} |"
         assert " ".join(line.split()) in text, line
-    cost, trusted = (100 * NUMBERS.arm(arm).lost_to_none for arm in (DEFAULT, TRUSTED))
+    cost, trusted = (100 * NUMBERS["arm"](arm).lost_to_none for arm in (DEFAULT, TRUSTED))
     assert f"at ε = 4 privacy costs {cost:.1f} points here, and {trusted:.1f} with a trusted server" in text
-    optm = NUMBERS.arm("optm")
-    assert f"at ε = 4 leaves ε = {rounded_up(optm.coordinate_epsilon, 3)} for one coordinate" in text
+    optm = NUMBERS["arm"]("optm")
+    assert f"at ε = 4 leaves ε = {round_up(optm.coordinate_epsilon, 3)} for one coordinate" in text
     assert f"`optm` with 2 bits has {optm.error_over_central:.2f} times the squared error" in text
     assert f"{cost:.1f} points on MNIST at ε = 4 with 100 clients" in words("docs/pages/concepts.md")
     assert f"a trusted server pays {trusted:.1f}." in words("docs/pages/concepts.md")

@@ -1,0 +1,1 @@
+"""Ledgers: what a federation, and what each client, has spent so far."""

@@ -1,0 +1,1 @@
+"""Mechanisms as data: output distributions, codebooks, certified tables, lattices and input densities."""

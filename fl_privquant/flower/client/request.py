@@ -1,0 +1,68 @@
+"""What a train message asks of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from numpy.typing import NDArray
+
+from fl_privquant.accounting.release import Release
+from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
+from fl_privquant.flower._messages.arrays import read_arrays, records_of
+from fl_privquant.flower._messages.protocol import RECORD_SECAGG, HandOver, Request, is_request
+from fl_privquant.flower._messages.records import values_of
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRequest:
+    """The request in a train message, checked, and the model that came with it.
+
+    ``received`` is the model as Flower's arrays, ``arrays`` the same as numpy's.
+    """
+
+    request: Request
+    received: Mapping[str, Array]
+    arrays: Mapping[str, NDArray[Any]]
+    hand_over: HandOver
+
+    @classmethod
+    def read(cls, message: Message) -> ClientRequest:
+        """What a message asks for; raises InvalidSpecError or InvalidUpdateError where it is malformed."""
+        configs = [config for _, config in records_of(message.content, ConfigRecord) if is_request(config)]
+        if len(configs) > 1:
+            raise InvalidSpecError("config", MISSING, f"{len(configs)} configs with a request, expected one")
+        if not configs and RECORD_SECAGG in message.content:
+            raise InvalidSpecError(
+                "config",
+                MISSING,
+                "the server asks for secure aggregation, in which this client takes no part",
+                "give its PrivQuantMod secure_aggregation=True",
+            )
+        config = configs[0] if configs else ConfigRecord()
+        request = Request.read(config)
+        # A copy of the mapping: apps may empty the record while they unpack it.
+        received = dict(values_of(require_array_record(message, "the server")))
+        return cls(request, received, read_arrays(received), HandOver.read(config))
+
+    @cached_property
+    def codec_and_release(self) -> tuple[UpdateCodec, Release]:
+        """The codec of the update, and what it releases."""
+        return self.request.make_codec_and_release(self.arrays)
+
+    @property
+    def codec(self) -> UpdateCodec:
+        """The codec of the update."""
+        return self.codec_and_release[0]
+
+
+def require_array_record(message: Message, sender: str) -> ArrayRecord:
+    """The one record of arrays in a message."""
+    records = [record for _, record in records_of(message.content, ArrayRecord)]
+    if len(records) != 1:
+        raise InvalidUpdateError(f"{len(records)} ArrayRecords from {sender}, expected one")
+    return records[0]

@@ -1,0 +1,1 @@
+"""Policies: which encoding each round uses."""

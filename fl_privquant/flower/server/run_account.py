@@ -1,0 +1,244 @@
+"""What a run costs its clients: whom a round asks, what is counted before it, and what is stated after it.
+
+**Who is asked.** The wrapped strategy makes a message for each client that it would ask (all of them with
+``fraction_train=1.0``). Clients that have had their share of rounds, by the server's ledger, are left out,
+and the sampling draws from the rest. So it works with any strategy, and no client is asked more often than
+the sampling promises, whatever the strategy does.
+
+**What is counted.** A release is in the ledger, and within the budget, before the request for it is sent. If
+the policy may choose the kind of a release by what earlier ones showed, the budget holds whatever it chooses.
+When the replies are opened, the ledger learns how many honest clients were in the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from logging import INFO, WARNING
+
+from flwr.app import Message
+
+from fl_privquant.accounting.accountant import coordinate_statement
+from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
+from fl_privquant.accounting.release import Release
+from fl_privquant.errors import MISSING, BudgetExhaustedError, InvalidSpecError, pluralize
+from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._messages.protocol import with_counts
+from fl_privquant.flower.server._arguments import StrategyArguments
+from fl_privquant.flower.server.aggregation import AggregateResult
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.planning.client_sampling import ClientSampling
+from fl_privquant.statement import PrivacyStatement, Relation, Unit, View
+
+
+class RunAccount:
+    """The server's ledger, with the sampling that draws the clients of a round, and the run's budget."""
+
+    def __init__(self, arguments: StrategyArguments, sampling: ClientSampling) -> None:
+        self.aggregation = arguments.aggregation
+        self.budget = arguments.budget
+        self.delta = arguments.delta
+        of_clients = self.budget is not None and self.budget.unit is Unit.TOTAL
+        self.relation = self.budget.relation if self.budget and of_clients else Relation.REPLACE_ONE
+        self.sampling = sampling
+        self._adaptive = arguments.policy.adaptive
+        self._num_planned_clients = None if arguments.plan is None else arguments.plan.target.num_clients
+        if arguments.plan is not None:
+            log(WARNING if arguments.plan.learns_nothing else INFO, "PrivQuant: %s", arguments.plan.verdict)
+        self.ledger = FederationLedger()
+        # The probability with which a client is in the present round, for whoever sees only the models.
+        self._rate: float | None = None
+
+    def draw_next(self, server_round: int, nodes: Sequence[int]) -> list[int]:
+        """The clients of a round, drawn while the round before it is under way; empty if too few may be."""
+        sampling = self.sampling
+        eligible = [
+            node
+            for node in sorted(nodes)
+            if sampling.is_eligible(server_round, *self.ledger.participation(node))
+        ]
+        return sampling.draw_clients(server_round, eligible, len(nodes))
+
+    def draw_clients(
+        self, server_round: int, messages: Sequence[Message], drawn_before: Collection[int] = ()
+    ) -> list[Message]:
+        """The messages to those clients that the round asks; none if they are too few for a round.
+
+        Clients that were ``drawn_before`` (:meth:`draw_next`) are asked, unless too many of them have left.
+
+        Raises BudgetExhaustedError if too few clients have any share of rounds left, which ends the run, and
+        InvalidSpecError if a client is asked twice: both answers are releases, and a round counts one.
+        """
+        nodes = [message.metadata.dst_node_id for message in messages]
+        if len(set(nodes)) < len(nodes):
+            twice = next(node for node in nodes if nodes.count(node) > 1)
+            raise InvalidSpecError(
+                "messages",
+                MISSING,
+                f"round {server_round} asks node {twice} {nodes.count(twice)} times, but a round "
+                "is one release of a client",
+                "send the others in a round of their own",
+            )
+        self.ledger.register_clients(nodes)
+        sampling = self.sampling
+        past = (
+            {node: self.ledger.participation(node) for node in nodes} if sampling.depends_on_history else {}
+        )
+        # In order, so that a seeded sampling draws the same clients however the strategy lists them.
+        eligible = [
+            node
+            for node in sorted(nodes)
+            if node not in past or sampling.is_eligible(server_round, *past[node])
+        ]
+        drawn = set(drawn_before).intersection(eligible)
+        if not drawn or len(drawn) < sampling.size(len(nodes)):
+            drawn = set(sampling.draw_clients(server_round, eligible, len(nodes)))
+        if nodes and not drawn:
+            needed = sampling.size(len(nodes))
+            left = sum(sampling.has_participations_left(count) for count, _ in past.values())
+            if past and left < needed:
+                spent = self.ledger.statement(
+                    self.delta, not self.ledger.last_view.is_local, relation=self.relation
+                )
+                bound = pluralize(sampling.participations or 0, "round")
+                raise BudgetExhaustedError(
+                    f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
+                    f"{bound}, but a round needs {needed}. Spent: {spent}",
+                    spent,
+                )
+            reason = (
+                f"it needs {pluralize(needed, 'client')}, and {len(eligible)} of {len(nodes)} may be asked"
+            )
+            log(WARNING, "PrivQuant: round %d is not run: %s, before the draw", server_round, reason)
+        return [message for message in messages if message.metadata.dst_node_id in drawn]
+
+    def ask(
+        self, server_round: int, release: Release, messages: Sequence[Message], population: int
+    ) -> list[Message]:
+        """Count a release for the receivers of the messages, which were drawn from a population.
+
+        Each message then says how many releases of this kind were counted for its receiver before. Raises
+        BudgetExhaustedError, and counts nothing, if the release would exceed the budget.
+        """
+        nodes = {message.metadata.dst_node_id for message in messages}
+        view = self.aggregation.view(len(nodes))
+        self._warn_of_few_clients(server_round, len(nodes))
+        if self.budget is not None:
+            self.ledger.check(server_round, release.with_view(view), nodes, self.budget, self._adaptive)
+        counted = with_counts(messages, lambda node: self.ledger.count(node, release))
+        self._rate = self.sampling.rate(len(nodes), population, self.aggregation)
+        # It is not known yet what the model will show. Until then the most counts that it can: of a secure
+        # sum the smallest that may be opened, otherwise every update, with no gain by sampling.
+        models = View(view.num_honest, 1.0 if view.is_local else self._rate)
+        self.ledger.ask(server_round, release, nodes, None if self._rate is None else models)
+        if not view.is_local:
+            self.ledger.mark_summed(view.honest_count)
+        return counted
+
+    def _warn_of_few_clients(self, server_round: int, num_asked: int) -> None:
+        """Warn of a round with fewer clients than the plan counts on: its budget will not last."""
+        if self._num_planned_clients is None:
+            return
+        view, planned = (self.aggregation.view(number) for number in (num_asked, self._num_planned_clients))
+        if view.honest_count < planned.honest_count:
+            warning = (
+                f"round {server_round} asks {pluralize(num_asked, 'client')}, the plan counts on "
+                f"{self._num_planned_clients}: the noise of fewer clients hides each of them less, so that "
+                f"the round costs more than its share of the target; ask more clients, or plan with "
+                f"num_clients={num_asked}"
+            )
+            log(WARNING, "PrivQuant: %s", warning)
+
+    def record_opened(self, opened: AggregateResult, num_asked: int) -> None:
+        """Note what was opened of the last release, for which ``num_asked`` clients were asked.
+
+        A model that is a function of the codes' exact sum shows no more than the sum, whatever the server
+        saw. If more clients were lost than the aggregation assumes, who took part counts as known.
+        """
+        summed = len(opened.nodes)
+        honest = summed - self.aggregation.num_corrupt(num_asked)
+        if not self.aggregation.view(num_asked).is_local:
+            # The honest clients that stayed; they are no fewer than the view counts on.
+            self.ledger.mark_summed(honest)
+        if self._rate is not None:
+            too_many_lost = num_asked - summed > self.aggregation.num_lost(num_asked)
+            shown = honest if opened.total is not None and honest > 0 else None
+            self.ledger.mark_published(View(shown, 1.0 if too_many_lost else self._rate))
+
+    def statements(self, mechanism: Mechanism, refine: bool) -> list[PrivacyStatement]:
+        """What a coordinate of a mechanism costs, and what the last round and all rounds so far have cost.
+
+        Rounds are left out where nothing is certified for them.
+        """
+        ledger, delta = self.ledger, self.delta
+        coordinate = coordinate_statement(mechanism)
+        if not len(ledger):
+            return [coordinate]
+        views = [False] if ledger.last_view.is_local else [False, True]
+        statements = [ledger.last_statement(delta, in_sum, refine, self.relation) for in_sum in views]
+        statements += [ledger.statement(delta, in_sum, refine, self.relation) for in_sum in views]
+        if ledger.has_models_view:
+            statements.append(ledger.models_statement(delta, refine, self.relation))
+        finite = [stated for stated in statements if math.isfinite(stated.epsilon)]
+        return [coordinate, *self._record_statements(views, refine), *finite]
+
+    def statement_beside(self, refine: bool) -> PrivacyStatement | None:
+        """What all rounds so far have cost for the relation that is not stated; None before the first."""
+        if not len(self.ledger):
+            return None
+        in_sum = not self.ledger.last_view.is_local
+        return self.ledger.statement(self.delta, in_sum, refine, self.relation.beside)
+
+    def _record_statements(self, views: list[bool], refine: bool) -> list[PrivacyStatement]:
+        """What the run has cost a record, where its updates are made from single records."""
+        last = self.ledger.last_release
+        if last is None or last.norms.record is None:
+            return []
+        of_budget = self.budget is not None and self.budget.unit is Unit.RECORD
+        asked = {self.budget.relation} if of_budget and self.budget is not None else set()
+        stated = [
+            self.ledger.record_statement(self.delta, in_sum, relation, refine)
+            for in_sum in views
+            for relation in Relation
+            if relation in asked | {Relation.ADD_REMOVE, Relation.REPLACE_ONE}
+        ]
+        return [statement for statement in stated if math.isfinite(statement.epsilon)]
+
+    def spent(self) -> PrivacyStatement:
+        """A quick upper bound of what a client has spent, or the budget where that is smaller."""
+        in_sum, limit = not self.ledger.last_view.is_local, self.budget
+        if limit is not None and limit.unit is Unit.RECORD:
+            return self.ledger.record_statement(self.delta, in_sum, limit.relation)
+        spent = self.ledger.statement(self.delta, in_sum, False, self.relation)
+        if limit is None or limit.delta > self.delta or spent.epsilon <= limit.epsilon:
+            return spent
+        # The quick bound exceeds the budget, but the ledger counted in full before it let the round begin.
+        return replace(spent, epsilon=limit.epsilon, delta=limit.delta)
+
+    def make_end_of_noise(self, server_round: int, rounds: int) -> BudgetExhaustedError:
+        """The error of a round after the last one that noise is correlated over."""
+        spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
+        return BudgetExhaustedError(
+            f"round {server_round}: noise is correlated over {pluralize(rounds, 'round')}, and what a client "
+            f"spends is counted for as many; plan for more. Spent: {spent}",
+            spent if len(self.ledger) else None,
+        )
+
+    def make_client_refusal(self, server_round: int) -> BudgetExhaustedError:
+        """The error of a round in which every client says that its own limits are reached.
+
+        In the first round nothing was released, so that the error has no statement of what was spent.
+        """
+        spent = self.ledger.statement(self.delta, relation=self.relation)
+        return BudgetExhaustedError(
+            f"round {server_round}: every client refuses, because its own limits (budget or "
+            f"max_participations of PrivQuantMod) allow no further release. A client's budget counts in the "
+            f"local view, where the run has requested so far: {spent}. "
+            f"Leave that budget out, or raise it to what all rounds cost in the local view: a client does "
+            f"not know how many others are in a sum, so that secure aggregation does not lower what it "
+            f"counts, and a plan's target is no budget for it. PrivQuantMod(**plan.client_limits) allows a "
+            f"plan",
+            spent if len(self.ledger) > 1 else None,
+            remedy="",
+        )

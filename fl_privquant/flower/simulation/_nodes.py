@@ -1,0 +1,183 @@
+"""The simulated nodes of a federation: each answers messages in a context that exists while it is served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fl_privquant.flower._flower_internals import ErrorCode, set_message_id
+from fl_privquant.flower._messages.arrays import records_of
+from fl_privquant.flower._messages.clear_replies import is_training
+from fl_privquant.flower._messages.copies import copy_records, make_delivered_copy
+from fl_privquant.flower._messages.protocol import KEY_DELIVERY
+from fl_privquant.flower._messages.records import copy_metadata, unchecked_message
+from fl_privquant.flower.client.cohort import CohortApp
+from fl_privquant.flower.simulation.engine import Federation
+
+# Node ids of SuperLinks are large random numbers. Ids begin at 1 here, because some code takes 0 for none.
+FIRST_NODE_ID = 1
+
+BATCH: Final = 256
+"""The most clients that an engine trains at once, unless it is told otherwise."""
+
+# Coordinates of all models that are trained at once.
+_MAX_COORDINATES: Final = 1 << 22
+
+Sent: TypeAlias = tuple[Message, str]
+"""A message and its id."""
+
+
+class Nodes:
+    """The nodes of a federation, of which only the states are kept between messages.
+
+    Parameters
+    ----------
+    client_app
+        What the clients run.
+    federation
+        Number of clients and their configs.
+    run_id
+        The run that the messages belong to.
+    batch
+        The most clients that are trained and encoded at once, if the app can do that.
+    """
+
+    def __init__(self, client_app: ClientApp, federation: Federation, run_id: int, batch: int = 1) -> None:
+        self._client_app = client_app
+        self.batch = batch
+        self.federation = federation
+        self.run_id = run_id
+        self.states: dict[int, RecordDict] = {}
+
+    @property
+    def ids(self) -> range:
+        """The ids of all nodes, in the order of partitions."""
+        return range(FIRST_NODE_ID, FIRST_NODE_ID + self.federation.num_clients)
+
+    def context(self, node: int) -> Context:
+        """The context of a node, with its last state."""
+        state = self.states.get(node)
+        return self.federation.context(self.run_id, node, node - FIRST_NODE_ID, state)
+
+    def answer(self, sent: Sequence[Sent]) -> list[Message]:
+        """The replies to messages, in their order."""
+        if not isinstance(self._client_app, CohortApp):
+            return [self._deliver(message, message_id) for message, message_id in sent]
+        replies: dict[int, Message] = {}
+        for places in self._divide(sent):
+            if len(places) == 1:
+                replies[places[0]] = self._deliver(*sent[places[0]])
+            else:
+                answers = self._answer_cohort(self._client_app, [sent[place] for place in places])
+                replies.update(zip(places, answers, strict=True))
+        return [replies[place] for place in range(len(sent))]
+
+    def _divide(self, sent: Sequence[Sent]) -> Iterator[list[int]]:
+        """The places of messages that can be answered together: of one content, for different nodes."""
+        keys: dict[int, Hashable] = {}
+        cohorts: dict[Hashable, list[int]] = {}
+        asked: set[int] = set()
+        for place, (message, _) in enumerate(sent):
+            node, content = message.metadata.dst_node_id, id(message.content)
+            together = is_training(message) and node in self.ids and node not in asked
+            if not together:
+                # Whatever came before it for the same node has to be answered first.
+                yield from cohorts.values()
+                cohorts.clear()
+                asked.clear()
+                yield [place]
+                continue
+            asked.add(node)
+            if content not in keys:
+                keys[content] = _content_key(message)
+            key = keys[content]
+            cohort = cohorts.setdefault(key, [])
+            cohort.append(place)
+            if len(cohort) == self._cohort_size(message):
+                yield cohorts.pop(key)
+        yield from cohorts.values()
+
+    def _cohort_size(self, message: Message) -> int:
+        """How many clients are trained at once: fewer with a large model, so that memory suffices."""
+        models = [record for _, record in records_of(message.content, ArrayRecord)]
+        coordinates = sum(math.prod(array.shape) for record in models for array in record.values())
+        return max(1, min(self.batch, _MAX_COORDINATES // max(coordinates, 1)))
+
+    def _answer_cohort(self, app: CohortApp, sent: Sequence[Sent]) -> list[Message]:
+        contexts = [self.context(message.metadata.dst_node_id) for message, _ in sent]
+        arrived = [_address(message, message_id) for message, message_id in sent]
+        try:
+            replies = app.answer_cohort(arrived, contexts)
+        finally:
+            for context in contexts:
+                self._keep_state(context)
+        for reply, (_, message_id) in zip(replies, sent, strict=True):
+            set_message_id(reply, f"{message_id}-reply")
+        return replies
+
+    def _deliver(self, message: Message, message_id: str) -> Message:
+        node = message.metadata.dst_node_id
+        # The same content object may go to many nodes: each must get its own.
+        arrived = make_delivered_copy(message, message_id)
+        if node in self.ids:
+            context = self.context(node)
+            try:
+                reply = self._run_app(arrived, context)
+            finally:
+                self._keep_state(context)
+        else:
+            reply = make_error_reply(arrived, ErrorCode.NODE_UNAVAILABLE, f"node {node} does not exist")
+        set_message_id(reply, f"{message_id}-reply")
+        return reply
+
+    def _keep_state(self, context: Context) -> None:
+        # Also after Ctrl-C: what was released stays counted.
+        if context.state or context.node_id in self.states:
+            self.states[context.node_id] = context.state
+
+    def _run_app(self, message: Message, context: Context) -> Message:
+        try:
+            reply = self._client_app(message, context)
+            if reply.has_content():
+                reply.content = copy_records(reply.content)
+            return reply
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return make_error_reply(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+
+
+def _content_key(message: Message) -> Hashable:
+    """What messages of one cohort have in common: everything but the keys that masks are made of."""
+    return tuple(
+        (
+            name,
+            tuple((key, type(value), repr(value)) for key, value in record.items() if key != KEY_DELIVERY)
+            if isinstance(record, ConfigRecord)
+            else id(record),
+        )
+        for name, record in message.content.items()
+    )
+
+
+def _address(message: Message, message_id: str) -> Message:
+    """The message with its id and the very same content, for those who do not change it."""
+    addressed = unchecked_message(copy_metadata(message), message.content)
+    set_message_id(addressed, message_id)
+    return addressed
+
+
+def make_error_reply(message: Message, code: int, reason: str) -> Message:
+    """The reply to a message that no client answers."""
+    return Message(Error(code, reason), reply_to=message)
+
+
+def group_by_node(messages: Sequence[Message]) -> list[list[int]]:
+    """The places of the messages to each node: a node handles one message at a time."""
+    places: dict[int, list[int]] = {}
+    for place, message in enumerate(messages):
+        places.setdefault(message.metadata.dst_node_id, []).append(place)
+    return list(places.values())

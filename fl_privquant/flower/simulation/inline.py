@@ -1,0 +1,208 @@
+"""The inline engine: Flower's own strategy loop in this process, the clients here or in worker processes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fl_privquant import _validation
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower._flower_internals import (
+    SUPERLINK_NODE_ID,
+    Run,
+    create_run,
+    use_server_identity,
+)
+from fl_privquant.flower._messages.grids import MessageGrid
+from fl_privquant.flower.simulation._nodes import BATCH, Nodes, Sent, group_by_node
+from fl_privquant.flower.simulation.engine import (
+    Federation,
+    RunResult,
+    freeze_objects,
+    load_app,
+    seed_sampling,
+)
+from fl_privquant.flower.simulation.workers import ProcessPool
+
+# Each run has an id of its own: clients remember by run and node what they have released.
+RUN_IDS = itertools.count(1)
+
+
+class SimulationGrid(MessageGrid):
+    """A grid whose nodes are simulated; a message is answered when it is pushed.
+
+    As on a wire, what is sent is copied, an exception of the client becomes an error reply, and a node
+    keeps its state from message to message and handles one at a time. Replies come in the order of
+    nodes, whatever the order of requests, threads and processes.
+
+    Parameters
+    ----------
+    nodes
+        The simulated nodes.
+    answer
+        Answers messages with their ids, in their order.
+    run_id
+        The run that the nodes take part in.
+    """
+
+    def __init__(self, nodes: Nodes, answer: Callable[[list[Sent]], list[Message]], run_id: int) -> None:
+        self._nodes = nodes
+        self._answer = answer
+        self._run = create_run(run_id)
+        self._replies: dict[str, Message] = {}
+        self._sent = 0
+
+    @property
+    def contexts(self) -> dict[int, Context]:
+        """A context for each node, with its state, which changes as the node is served."""
+        states = self._nodes.states
+        for node in self._nodes.ids:
+            states.setdefault(node, RecordDict())
+        return {node: self._nodes.context(node) for node in self._nodes.ids}
+
+    @property
+    def states(self) -> dict[int, RecordDict]:
+        """The states of those nodes that have one."""
+        return self._nodes.states
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._nodes.ids)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let the nodes answer the messages."""
+        pushed = list(messages)
+        ids = [f"inline-{self._sent + number}" for number in range(len(pushed))]
+        self._sent += len(pushed)
+        replies = self._answer(list(zip(pushed, ids, strict=True)))
+        self._replies.update(zip(ids, replies, strict=True))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to the messages, in the order of nodes; each is given once."""
+        replies = [
+            self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies
+        ]
+        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """The replies to the messages; ``timeout`` has no meaning here, as clients run now."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+class InlineGrid(SimulationGrid):
+    """A grid whose nodes live in this process, or in workers that are forked from it.
+
+    Parameters
+    ----------
+    client_app
+        What the clients run.
+    federation
+        Number of clients and their configs.
+    threads
+        Clients that run at once in this process.
+    processes
+        Worker processes that the clients run in, until :meth:`close`; with 1, they run in this one.
+    batch
+        The most clients that are trained and encoded at once, if the app can do that.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        federation: Federation,
+        threads: int = 1,
+        processes: int = 1,
+        batch: int = BATCH,
+    ) -> None:
+        run_id = next(RUN_IDS)
+        nodes = Nodes(client_app, federation, run_id, batch)
+        self._threads = threads
+        self._pool = ProcessPool(nodes, processes) if processes > 1 else None
+        answer = nodes.answer if threads == 1 else self._answer_in_threads
+        super().__init__(nodes, answer if self._pool is None else self._pool.answer, run_id)
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def _answer_in_threads(self, sent: list[Sent]) -> list[Message]:
+        places = group_by_node([message for message, _ in sent])
+        with ThreadPoolExecutor(self._threads) as pool:
+            groups = [[sent[place] for place in group] for group in places]
+            replies = [reply for answered in pool.map(self._nodes.answer, groups) for reply in answered]
+        order = [place for group in places for place in group]
+        return [reply for _, reply in sorted(zip(order, replies, strict=True), key=lambda pair: pair[0])]
+
+
+@dataclass(frozen=True)
+class InlineEngine:
+    """Runs everything in this process: the fastest for many small clients, and easiest to debug.
+
+    Parameters
+    ----------
+    threads
+        Number of clients that run at once. Python runs them in turns, except inside numpy, torch and the
+        encoding.
+    processes
+        Worker processes that clients run in, for machines with several cores: forked from this one, each with
+        one thread. The model and all statements are the same, to the last bit, as with one process. If a
+        worker is killed, clients that have not answered yet count as lost in that round. Not together with
+        ``threads``, and not for clients that use a GPU, which no forked process can: use the Ray engine.
+    batch
+        The most clients that are trained and encoded at once, where the app is a
+        :class:`~fl_privquant.flower.client.cohort.CohortApp`; with 1, each client is served by itself. Codes
+        are the same as long as the trained models are, to the last bit.
+    """
+
+    threads: int = 1
+    processes: int = 1
+    batch: int = BATCH
+
+    def __post_init__(self) -> None:
+        _validation.check_integer("threads", self.threads, 1)
+        _validation.check_integer("processes", self.processes, 1)
+        _validation.check_integer("batch", self.batch, 1)
+        if self.threads > 1 and self.processes > 1:
+            raise InvalidSpecError(
+                "threads, processes", (self.threads, self.processes), ": use several of one kind, not of both"
+            )
+
+    def run(
+        self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
+    ) -> RunResult:
+        """Run the app, to its end."""
+        server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
+        start = time.perf_counter()
+        # Objects are frozen before workers are forked, which then share the memory of these objects.
+        with freeze_objects():
+            grid = InlineGrid(client, federation, self.threads, self.processes, self.batch)
+            try:
+                state = run_server(server, grid, federation)
+            finally:
+                grid.close()
+        return RunResult("inline", state, time.perf_counter() - start)
+
+
+def run_server(server: ServerApp, grid: SimulationGrid, federation: Federation) -> RecordDict:
+    """Run a server app on simulated nodes, to its end; the state that it leaves."""
+    context = federation.context(grid.run.run_id, SUPERLINK_NODE_ID)
+    with use_server_identity(grid.run.run_id), seed_sampling(federation.seed):
+        server(grid, context)
+    return context.state

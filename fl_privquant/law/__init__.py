@@ -1,1 +1,0 @@
-"""Mechanisms as data: output laws, codebooks, certified tables, lattices and input densities."""

@@ -1,0 +1,1 @@
+"""Mechanisms that add noise: rounded and discrete Gaussian, Skellam, Laplace, and floats."""

@@ -1,0 +1,388 @@
+"""Rounded Gaussian with noise that the next round takes off again: more accurate than fresh noise.
+
+Each client adds two kinds of noise to its input, and rounds the result as rounded Gaussian does. *Private
+noise* is its own. *Handed noise* is drawn from a seed, which it hands over to one client of the next round;
+that client subtracts ``correlation`` times the same noise from its own code. So the noise of a round is
+mostly taken off in the next one, and a model, which is a sum of updates, keeps little of it. Where clients
+take part rarely, this leaves a fraction of the error of a trusted server that adds fresh noise in each round
+(:mod:`fl_privquant.privacy_loss.correlated_noise`).
+
+Guarantee: (``epsilon``, ``delta``)-differential privacy of each coordinate and release in the local view, by
+private noise alone: whoever sees a client's code may know all handed noise. In secure sums, each
+participation of a client costs what :mod:`fl_privquant.privacy_loss.additive.correlated_shares` proves, its
+effect on later rounds included.
+Assumes: secure randomness; a server that follows the protocol. In every sum that is opened there are at least
+``num_honest`` honest clients, at most ``num_corrupt`` of the next round's are corrupt, no client takes part
+in two rounds that are less than ``rounds_apart`` apart, and there are at most ``rounds`` rounds. Strategies
+see to all of this, and clients to what they can see of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Any, Self
+
+import numpy as np
+
+from fl_privquant import _validation
+from fl_privquant._array_types import Array, ArrayLike
+from fl_privquant._validation import integer_between
+from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError
+from fl_privquant.mechanisms.additive._residues import MAX_WRAP_BITS, NumClients, choose_ring_bits
+from fl_privquant.mechanisms.additive.rounded_gaussian import (
+    WRAPS,
+    Deviation,
+    RoundedGaussianMechanism,
+    RoundedGaussianSpec,
+    coordinate_deviation,
+    find_certified_spacing,
+    local_epsilon,
+    overflow_probability,
+)
+from fl_privquant.mechanisms.handed_noise import HandedNoise, NoiseSeeds
+from fl_privquant.mechanisms.requirements import RunRequirements
+from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
+from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
+from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
+from fl_privquant.privacy_loss.correlated_noise import (
+    CORRELATION_STEPS,
+    MAX_ROUNDS,
+    LagNoise,
+    RoundSchedule,
+    error_ratio,
+    find_correlation,
+)
+from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.sampling.fine_gaussian import MAX_DEVIATION, FineGaussian
+from fl_privquant.sampling.stream import Randomness, RandomStream
+from fl_privquant.statement import LOCAL, Relation, View
+
+SEED_BYTES = 32
+"""Size of the seed of handed noise."""
+
+# What private noise may be, in spacings: the least for which the rounding of the run costs next to nothing.
+_PRIVATE_DEVIATIONS = (1.25, 1.375, 1.5, 1.625, 1.75, 2.0)
+# The share of epsilon that the rounding of a run may cost.
+_ROUNDING_SHARE = 1e-3
+# Handed noise is tried on this grid, in spacings.
+_GRID = 0.25
+# A plan takes the narrowest ring whose error is at most this many times that of the widest.
+_WORTH = 1.03
+_CORRELATION_BITS = CORRELATION_STEPS.bit_length() - 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gaussian"):
+    """Input plus private noise plus handed noise, less what the round before handed over, rounded.
+
+    The inherited ``deviation`` is that of private noise. Without :meth:`with_seeds` a code is one that nobody
+    can take the noise off again.
+    """
+
+    encodes_coordinates_alone = False
+
+    correlation_steps: Annotated[int, integer_between(1, CORRELATION_STEPS - 1)] = 1
+    """The correlation, in units of 1 / 64."""
+    handed_deviation: Deviation = 2.0
+    """Standard deviation of handed noise, in spacings."""
+    rounds: Annotated[int, integer_between(1, MAX_ROUNDS)] = 1
+    """Number of rounds of the run."""
+    rounds_apart: Annotated[int, integer_between(1, MAX_ROUNDS)] = 1
+    """How many rounds apart a client takes part, at least."""
+    num_honest: NumClients = 1
+    """Honest clients in the sum of each round, at least."""
+    num_corrupt: Annotated[int, integer_between(0, 1 << 31)] = 0
+    """Corrupt clients of each round, at most: they learn as many seeds of the round before."""
+
+    @property
+    def correlation(self) -> float:
+        """The share of a round's handed noise that the next round takes off."""
+        return self.correlation_steps / CORRELATION_STEPS
+
+    @property
+    def handed(self) -> HandedNoise:
+        sizes = (self.num_honest, self.num_corrupt)
+        return HandedNoise(self.correlation, self.rounds, self.rounds_apart, *sizes)
+
+    @property
+    def _form(self) -> str:
+        return f"correlated over rounds by {self.correlation:g}, {super()._form}"
+
+    @cached_property
+    def handed_noise(self) -> FineGaussian:
+        """The noise that a client hands over."""
+        return FineGaussian(Fraction(self.handed_deviation))
+
+    @cached_property
+    def shares(self) -> CorrelatedShares:
+        """What is counted in secure sums."""
+        return CorrelatedShares(
+            RoundSchedule(self.rounds, self.rounds_apart),
+            self.correlation,
+            self.num_honest,
+            self.num_corrupt,
+            self.handed_noise.proven_deviation,
+            self.noise.proven_deviation,
+            self.noise.total_variation + self.handed_noise.total_variation,
+        )
+
+    @cached_property
+    def overflow_probability(self) -> float:
+        sizes = (self.num_clients, self.wrap_bits, self.coordinate_deviation)
+        return overflow_probability(self.noise, self.spacing, *sizes, self._handed_variance)
+
+    def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
+        """The loss of one coordinate, by private noise alone: that of the local view, whatever is seen."""
+        return super().loss(LOCAL, relation)
+
+    def update_losses(
+        self,
+        norms: UpdateNorms,
+        dimension: int,
+        view: View = LOCAL,
+        relation: Relation = Relation.REPLACE_ONE,
+    ) -> list[NamedLoss]:
+        """The bound for one participation in secure sums that have at least the planned honest clients."""
+        unknown = view.is_local or view.honest_count < self.num_honest or view.sampled not in (None, 1.0)
+        if norms.l2 is None or unknown:
+            return []
+        pairs = self.shares.pairs(relation.distance * norms.l2 * NORM_ROUNDING / self.spacing, dimension)
+        name = "l2 gaussian of correlated shares"
+        return [NamedLoss(pair, name, norm=UpdateNorm.L2, relation=relation) for pair in pairs]
+
+    def record_losses(
+        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
+    ) -> list[tuple[PrivacyLoss, ...]]:
+        """None: sampling of records is not proved to amplify the loss under correlated noise."""
+        return []
+
+    @property
+    def _handed_variance(self) -> float:
+        return self.handed_deviation**2 * (1.0 + self.correlation**2)
+
+    @property
+    def _normal_deviation(self) -> float:
+        return math.sqrt(self.deviation**2 + self._handed_variance)
+
+    def round_equivalent_mse(self, lost: float = 0.0) -> float:
+        """The variance of independent noise of a code that would leave the same error in prefix sums.
+
+        It is the mean over all rounds, in squared clips; ``lost`` is the fraction of noise that stays.
+        """
+        fresh = (self.deviation**2 + 1.0 / 12.0) / self.handed_deviation**2
+        variance = LagNoise(self.correlation, fresh).prefix_variance(self.rounds, lost)
+        return (self.spacing * self.handed_deviation) ** 2 * variance / (0.5 * (self.rounds + 1))
+
+    def with_seeds(self, seeds: NoiseSeeds) -> Self:
+        """The mechanism that draws handed noise from these seeds, for one code."""
+        for seed in (seeds.own, seeds.previous):
+            if seed is not None and len(seed) != SEED_BYTES:
+                raise InvalidSpecError("seed of noise", MISSING, f"{len(seed)} bytes, expected {SEED_BYTES}")
+        bound = copy.copy(self)
+        bound.__dict__["_seeds"] = seeds
+        return bound
+
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+        """Codes of the inputs; private noise is drawn from the stream ``rng``."""
+        inputs = x if hasattr(x, "size") else np.asarray(x)
+        seeds: NoiseSeeds = self.__dict__.get("_seeds") or NoiseSeeds(draw_seed(rng))
+        added = self._draw_handed(seeds.own, int(inputs.size))
+        if seeds.previous is not None:
+            taken_off = self._draw_handed(seeds.previous, int(inputs.size))
+            taken_off *= self.correlation_steps
+            taken_off += CORRELATION_STEPS // 2
+            taken_off >>= _CORRELATION_BITS
+            added -= taken_off
+        return self.noise.encode(
+            inputs, self.spacing, self.wrap_bits, clip=clip, stream=rng, threads=threads, added=added
+        )
+
+    def _draw_handed(self, seed: bytes, size: int) -> Any:
+        return self.handed_noise.sample(size, RandomStream(seed, simulated=False))
+
+    @cached_property
+    def coordinate_noise(self) -> CoordinateNoise:
+        # A code with nothing taken off has less noise, and three draws go into one with.
+        noise = super().coordinate_noise
+        least = noise.min_variance - (self.spacing * self.handed_deviation * self.correlation) ** 2
+        return replace(noise, min_variance=least, slip=3.0 * noise.slip)
+
+
+def draw_seed(rng: Randomness) -> bytes:
+    """A fresh seed of handed noise: the stream's next words, or the operating system's randomness."""
+    stream = RandomStream.secure() if rng is None else rng
+    return stream.words(SEED_BYTES // 8).tobytes()
+
+
+def correlation_in_steps(correlation: float) -> int:
+    """The correlation in units of 1 / 64; InvalidSpecError if it is no multiple of that in (0, 1)."""
+    steps = _validation.check_number("correlation", correlation) * CORRELATION_STEPS
+    if not (steps.is_integer() and 1 <= steps < CORRELATION_STEPS):
+        # In this order nan becomes 1.
+        nearest = round(min(max(1.0, steps), CORRELATION_STEPS - 1.0)) / CORRELATION_STEPS
+        raise InvalidSpecError(
+            "correlation",
+            correlation,
+            f"is not a multiple of 1/{CORRELATION_STEPS} between 0 and 1",
+            f"the nearest is {nearest:g}",
+        )
+    return round(steps)
+
+
+def design_correlated_gaussian(spec: RoundedGaussianSpec) -> CorrelatedGaussianMechanism:
+    """The certified mechanism of a specification that :attr:`RoundedGaussianSpec.correlated` accepted."""
+    spacing, handed = spec.spacing or 1.0, spec.handed_deviation or 2.0
+    steps = correlation_in_steps(spec.correlation or 0.0)
+    private, spread = FineGaussian(Fraction(spec.deviation)), spec.coordinate_deviation
+    variance = handed**2 * (1.0 + (steps / CORRELATION_STEPS) ** 2)
+    bits = choose_ring_bits(
+        spec.wrap_bits,
+        lambda bits: overflow_probability(private, spacing, spec.num_clients, bits, spread, variance),
+        spec.overflow_probability,
+        f"rounded_gaussian: the correlated noise of {spec.num_clients} clients with spacing {spacing:.4g}",
+    )
+    return CorrelatedGaussianMechanism(
+        "rounded_gaussian",
+        spacing=spacing,
+        deviation=spec.deviation,
+        num_clients=spec.num_clients,
+        wrap_bits=bits,
+        claimed_epsilon=local_epsilon(private, spacing, spec.delta * (1.0 - 1e-6)),
+        claimed_delta=spec.delta,
+        claimed_overflow_probability=spec.overflow_probability,
+        coordinate_deviation=spread,
+        correlation_steps=steps,
+        handed_deviation=handed,
+        rounds=spec.rounds or 1,
+        rounds_apart=spec.rounds_apart or 1,
+        num_honest=spec.num_honest or 1,
+        num_corrupt=spec.num_corrupt or 0,
+        parameters=spec.parameters(),
+    )
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Handed noise and a correlation, with the ring that they need and about what they gain."""
+
+    bits: int
+    shares: CorrelatedShares
+    spacing: float
+    """In units of the clip; an estimate to some digits."""
+    error: float
+    """Mean squared error of prefix sums over that of a central Gaussian with fresh noise."""
+
+
+def propose_correlated(requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
+    """The narrowest codes whose error in prefix sums is close to the least, for a run of that epsilon."""
+    schedule = requirements.schedule
+    if schedule is None:
+        raise InvalidSpecError("correlation", MISSING, "the run's schedule is missing")
+    target, given = requirements.run_target, dict(requirements.parameters)
+    if target.num_honest - requirements.corrupt < 1:
+        raise InfeasibleDesignError(
+            f"correlation: of {target.num_honest} honest clients, {requirements.corrupt} may hand their seed "
+            "to a corrupt one, so that no noise is counted; ask more clients, or lower corrupt_fraction"
+        )
+    private = _choose_private_deviation(requirements, schedule, epsilon)
+    widest = int(given.get("wrap_bits", MAX_WRAP_BITS))
+    handed = given.get("handed_deviation")
+    grid = np.arange(2.0, MAX_DEVIATION + _GRID, _GRID) if handed is None else [float(handed)]
+    designs = [_design(float(deviation), private, requirements, schedule, epsilon) for deviation in grid]
+    designs = [design for design in designs if design.bits <= widest]
+    if not designs:
+        raise InfeasibleDesignError(
+            f"wrap_bits: {widest} do not hold the correlated noise of {requirements.num_clients} clients; "
+            "leave it out"
+        )
+    least = min(design.error for design in designs)
+    bits = min(design.bits for design in designs if design.error <= _WORTH * least)
+    best = min((design for design in designs if design.bits <= bits), key=lambda design: design.error)
+    spacing = find_certified_spacing(best.shares, best.spacing, requirements, epsilon)
+    if spacing is None:
+        raise InfeasibleDesignError(
+            f"correlated noise is not certified for epsilon {epsilon:g}; use a larger epsilon or delta"
+        )
+    return {
+        "spacing": spacing,
+        "deviation": private,
+        "num_clients": requirements.num_clients,
+        "wrap_bits": best.bits,
+        "overflow_probability": WRAPS,
+        "coordinate_deviation": coordinate_deviation(requirements),
+        "correlation": best.shares.correlation,
+        "handed_deviation": _handed_deviation(best.shares),
+        "rounds": schedule.rounds,
+        "rounds_apart": schedule.rounds_apart,
+        "num_honest": target.num_honest,
+        "num_corrupt": requirements.corrupt,
+    } | given
+
+
+def _handed_deviation(shares: CorrelatedShares) -> float:
+    """The deviation on the grid whose proven deviation, a little smaller, is that of the shares."""
+    return round(shares.deviation / _GRID) * _GRID
+
+
+def _choose_private_deviation(
+    requirements: RunRequirements, schedule: RoundSchedule, epsilon: float
+) -> float:
+    """The least private noise with which the rounding of the run costs next to nothing."""
+    target, given = requirements.run_target, dict(requirements.parameters)
+    if "deviation" in given:
+        return float(given["deviation"])
+    for deviation in _PRIVATE_DEVIATIONS:
+        private = FineGaussian(Fraction(deviation)).proven_deviation
+        shares = CorrelatedShares(schedule, 0.0, target.num_honest, 0, 1.0, private)
+        if target.rounds * shares.log_ratio(target.dimension) <= _ROUNDING_SHARE * epsilon:
+            return deviation
+    raise InfeasibleDesignError(
+        f"correlation: private noise of {_PRIVATE_DEVIATIONS[-1]:g} spacings does not hide the rounding of "
+        f"{target.dimension} coordinates in {schedule.rounds} rounds; give a larger deviation"
+    )
+
+
+def _design(
+    handed: float, private: float, requirements: RunRequirements, schedule: RoundSchedule, epsilon: float
+) -> _Design:
+    """The design with handed noise of that deviation, and the best or the given correlation."""
+    target = replace(requirements.run_target, epsilon=epsilon)
+    n, honest = requirements.num_clients, target.num_honest
+    lost = requirements.dropped / n
+    fresh = (private**2 + 1.0 / 12.0) / handed**2
+    counted = honest * private**2 / ((honest - requirements.corrupt) * handed**2)
+    chosen = dict(requirements.parameters).get("correlation")
+    correlation = find_correlation(schedule, private=counted, not_counted=fresh - counted, lost=lost) or (
+        1.0 / CORRELATION_STEPS
+    )
+    if chosen is not None:
+        correlation = correlation_in_steps(float(chosen)) / CORRELATION_STEPS
+    handed_noise, private_noise = FineGaussian(Fraction(handed)), FineGaussian(Fraction(private))
+    shares = CorrelatedShares(
+        schedule,
+        correlation,
+        honest,
+        requirements.corrupt,
+        handed_noise.proven_deviation,
+        private_noise.proven_deviation,
+        handed_noise.total_variation + private_noise.total_variation,
+    )
+    distance = 2.0 * requirements.norm_ratio * NORM_ROUNDING
+    spacing = distance * shares.sensitivity / target.separation
+    ratio = error_ratio(schedule, LagNoise(correlation, counted), not_counted=fresh - counted, lost=lost)
+    error = ratio * requirements.survivors / shares.num_hidden
+    variance = handed**2 * (1.0 + correlation**2)
+    spread = coordinate_deviation(requirements)
+    bits = next(
+        bits
+        for bits in range(2, 2 * MAX_WRAP_BITS)
+        if bits > MAX_WRAP_BITS
+        or overflow_probability(private_noise, spacing * (1.0 - 1e-3), n, bits, spread, variance) <= WRAPS
+    )
+    return _Design(bits, shares, spacing, error)

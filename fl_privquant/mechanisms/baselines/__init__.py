@@ -1,0 +1,1 @@
+"""Quantizers without privacy, for comparison."""

@@ -1,0 +1,1 @@
+"""Mechanisms that encode each coordinate with a certified table of probabilities."""

@@ -1,0 +1,1 @@
+"""Mechanisms that encode a whole vector at once."""

@@ -1,0 +1,1 @@
+"""The linear programs of OPTM and the families of mechanisms that they range over."""

@@ -1,0 +1,1 @@
+"""Optimal clips and lattices for sums over clients."""

@@ -1,0 +1,1 @@
+"""Privacy losses of added noise, in reals and in integers."""

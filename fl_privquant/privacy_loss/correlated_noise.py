@@ -1,0 +1,247 @@
+r"""Noise that is correlated over rounds: what it costs a client, and the error of the models that it leaves.
+
+A run of T rounds releases sums y_t = x_t + n_t. Each client takes part in rounds that are at least b apart.
+The noise has **one lag**,
+
+    n_t = z_t - beta z_(t-1) + w_t,      z_0 = 0,      0 <= beta < 1,
+
+where z_t and w_t are independent and normal, of variance 1 and r in each coordinate. Noise that was added
+in one round is mostly taken off again in the next. Models are sums of updates, so what counts is the error of
+prefix sums y_1 + ... + y_t, in which z_s stays as (1 - beta) z_s for all s < t. The price is that y_(t+1)
+tells something about x_t, too: a client's update keeps costing in later rounds.
+
+**Adaptive releases.** Let S be the (T, T) covariance of n: S = L L' + r I, with L = I - beta (shift). Let
+Delta_t be the change of x_t for two neighboring inputs, which may depend on everything released before. Given
+the past, y_t is normal, and the two means differ by an amount that the past determines (the best linear
+forecast of n_t from n_1, ..., n_(t-1) is the same for both). So T rounds are T adaptive Gaussian releases,
+whose squared separations add up to
+
+    Q = sum over i, j of (S^-1)_ij <Delta_i, Delta_j>.
+
+If Q is at most q on every path, the run is dominated by one normal pair of separation sqrt(q): stop it, and
+add an independent release of what is left (Denisov et al., "Improved Differential Privacy for SGD via Optimal
+Private Linear Operators on Adaptive Streams", NeurIPS 2022; Smith, Thakurta, "Fully Adaptive Composition for
+Gaussian Differential Privacy", 2022).
+
+**The worst case.** S is tridiagonal, with -beta beside the diagonal, and positive definite: an M-matrix. So
+all entries of S^-1 are nonnegative, Q is largest for equal Delta_t of the largest norm D in the rounds P of
+the client, and Q <= D^2 F(P), F(P) = sum over i, j in P of (S^-1)_ij. *Earlier rounds are worse*: the
+entries from round t on are those of the inverse of a chain that begins with the diagonal entry 1 + beta^2 + r
+- (something at most beta^2), which is at least the 1 + r with which the run begins, and which is shorter.
+Diagonal entries that grow make inverses of M-matrices smaller. *Rounds that are closer are worse*: beyond the
+diagonal the entries of a row fall, v_(j+1) = v_j beta / (1 + beta^2 + r - beta p) with p <= 1. So the worst
+rounds are 1, 1 + b, 1 + 2b, ..., as many as there are.
+
+**Links that are cut.** Some of the noise is never taken off: a fraction f_t of z_t stays, because those who
+were to subtract it are lost. Then S = sum over t of (1 - f_t) a_t a_t' + f_t e_t e_t' + r I, with a_t = e_t -
+beta e_(t+1). It is the mean of the covariances S_C in which each link t is in the set C of cut links with
+probability f_t, independently. The inverse is operator convex, so Q <= the mean of the Q of S_C. S_C falls
+into chains that each begin anew, so its Q is at most D^2 times the sum over chains of F(m), where m is the
+number of the client's rounds in a chain and F(m) is for the first m worst rounds. With
+
+    g = max over m of F(m) / m,
+
+Q <= D^2 g k for k rounds, *whatever links are cut*, chosen by whatever was released. So g D^2 is what one
+participation costs, whenever it is, and the accounting of a run adds up the participations of a client. Note
+that a cut can cost privacy: where r > 0 the first round of a chain has less noise than the later ones, F(1) >
+F(k) / k (with beta = .99 and r = .1, 1.46 times). Without w, F(m) / m grows, but for the last rounds, whose
+effect ends with the run (less than .2 %), so that g = F(k) / k nearly.
+
+**More noise than is counted** only helps: it can be told to the adversary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+from scipy.linalg import solveh_banded
+
+from fl_privquant import _validation
+from fl_privquant._array_types import Floats
+from fl_privquant.errors import MISSING, InvalidSpecError
+
+MAX_ROUNDS: Final = 10_000
+"""The longest run that correlated noise is planned for."""
+
+CORRELATION_STEPS: Final = 64
+"""Correlations are multiples of 1 / 64, so that a client takes noise off in whole numbers."""
+
+# Rows of a general workload are held in memory.
+_MAX_WORKLOAD = 4_000
+# Covers the rounding of the linear systems, whose condition is at most 4 / (1 - beta)^2 <= 2e4.
+_FLOAT_ROOM = 1.0 + 1e-9
+
+
+@dataclass(frozen=True)
+class RoundSchedule:
+    """The rounds of a run, and how far apart a client's rounds are at least.
+
+    >>> RoundSchedule(rounds=100, rounds_apart=10).max_participations
+    10
+    """
+
+    rounds: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
+    rounds_apart: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
+
+    def __post_init__(self) -> None:
+        _validation.check_declared(self)
+
+    @property
+    def max_participations(self) -> int:
+        """The most rounds that a client can take part in."""
+        return math.ceil(self.rounds / self.rounds_apart)
+
+
+@dataclass(frozen=True)
+class LagNoise:
+    """Noise z_t - ``correlation`` z_(t-1) + w_t, with variance 1 of z and ``private`` of w.
+
+    >>> noise = LagNoise(0.8)
+    >>> round(noise.participation_cost(RoundSchedule(100, 10)), 3)
+    3.367
+    """
+
+    correlation: float
+    """The share of a round's noise that the next round takes off, in [0, 1)."""
+    private: float = 0.0
+    """Variance of the noise that no round takes off, in units of that of z."""
+
+    def __post_init__(self) -> None:
+        _validation.check_in_interval("correlation", self.correlation, "[0, 1)")
+        _validation.check_in_interval("private", self.private, "[0, inf)")
+
+    def covariance(self, rounds: int) -> Floats:
+        """(rounds, rounds) the covariance S of the noise of all rounds, if no link is cut."""
+        lag = np.eye(rounds) - self.correlation * np.eye(rounds, k=-1)
+        return np.asarray(lag @ lag.T + self.private * np.eye(rounds))
+
+    def squared_sensitivities(self, schedule: RoundSchedule) -> Floats:
+        """(k,) F(1), ..., F(k): the worst squared distance of one to k participations, in deviations of z.
+
+        They are for updates that change by 1 at most, and no cut link.
+        """
+        rounds = np.arange(0, schedule.rounds, schedule.rounds_apart)
+        bands = np.empty((2, schedule.rounds))
+        bands[0] = -self.correlation
+        bands[1] = 1.0 + self.correlation**2 + self.private
+        bands[1, 0] = 1.0 + self.private
+        units = np.zeros((schedule.rounds, rounds.size))
+        units[rounds, np.arange(rounds.size)] = 1.0
+        # A run of one round has no band beside the diagonal.
+        inverse = solveh_banded(bands[-schedule.rounds :], units)[rounds]
+        return np.asarray(np.diagonal(inverse.cumsum(axis=0).cumsum(axis=1)) * _FLOAT_ROOM)
+
+    def participation_cost(self, schedule: RoundSchedule) -> float:
+        """The g of the module: the squared distance of a participation at most, whatever links are cut."""
+        costs = self.squared_sensitivities(schedule)
+        return float((costs / np.arange(1, costs.size + 1)).max())
+
+    def prefix_variance(self, rounds: int, lost: float = 0.0) -> float:
+        """The mean over t of the variance of n_1 + ... + n_t.
+
+        ``lost`` is the fraction of noise that the next round does not take off.
+        """
+        middle = 0.5 * (rounds + 1)
+        linked = (middle - 1.0) * (1.0 - self.correlation) ** 2 + 1.0
+        return (1.0 - lost) * linked + (lost + self.private) * middle
+
+    def workload_variance(self, workload: Floats, lost: float = 0.0) -> float:
+        """The mean variance of the rows of a workload, a lower-triangular matrix that models are made by."""
+        rounds = len(workload)
+        linked = workload @ (np.eye(rounds) - self.correlation * np.eye(rounds, k=-1))
+        mean = [float((matrix**2).sum()) / rounds for matrix in (linked, workload)]
+        return (1.0 - lost) * mean[0] + (lost + self.private) * mean[1]
+
+
+def training_workload(
+    rounds: int, momentum: float = 0.0, learning_rates: Floats | list[float] | None = None
+) -> Floats:
+    """(rounds, rounds) how each model depends on the mean updates of all rounds.
+
+    With ``momentum`` m the server's step in round t is v_t = m v_(t-1) + y_t, times the learning rate of that
+    round (1 by default). Without either these are prefix sums.
+
+    >>> training_workload(3, momentum=0.5)
+    array([[1.  , 0.  , 0.  ],
+           [1.5 , 1.  , 0.  ],
+           [1.75, 1.5 , 1.  ]])
+    """
+    if not 1 <= rounds <= _MAX_WORKLOAD:
+        raise InvalidSpecError("rounds", rounds, f"is outside 1..{_MAX_WORKLOAD} for a workload")
+    _validation.check_in_interval("momentum", momentum, "[0, 1)")
+    rates = np.ones(rounds) if learning_rates is None else np.asarray(learning_rates, dtype=np.float64)
+    if rates.shape != (rounds,) or not np.all(np.isfinite(rates)):
+        raise InvalidSpecError(
+            "learning_rates", MISSING, f"shape {rates.shape}, expected {rounds} finite numbers"
+        )
+    ages = np.subtract.outer(np.arange(rounds), np.arange(rounds))
+    steps = np.where(ages >= 0, momentum ** np.maximum(ages, 0.0), 0.0)
+    return np.asarray(np.cumsum(rates[:, None] * steps, axis=0))
+
+
+def error_ratio(
+    schedule: RoundSchedule,
+    noise: LagNoise,
+    *,
+    participations: int | None = None,
+    not_counted: float = 0.0,
+    lost: float = 0.0,
+    workload: Floats | None = None,
+) -> float:
+    """The mean squared error of models over that with independent noise, for the same privacy loss.
+
+    Parameters
+    ----------
+    schedule, noise
+        The run, and its noise.
+    participations
+        The most rounds that a client takes part in, and pays for; all that the schedule allows by default.
+    not_counted
+        Variance of further noise that is fresh in each round and does not count for privacy, in units of that
+        of z: rounding errors.
+    lost
+        The fraction of noise that the next round does not take off.
+    workload
+        How models are made of updates (:func:`training_workload`); prefix sums by default.
+
+    >>> schedule = RoundSchedule(rounds=100, rounds_apart=10)
+    >>> round(error_ratio(schedule, LagNoise(0.8)), 3)
+    0.199
+    """
+    most = schedule.max_participations
+    if participations is not None and not 1 <= participations <= most:
+        raise InvalidSpecError("participations", participations, f"is outside 1..{most} of the schedule")
+    added = LagNoise(noise.correlation, noise.private + not_counted)
+    if workload is None:
+        variance, independent = added.prefix_variance(schedule.rounds, lost), 0.5 * (schedule.rounds + 1)
+    else:
+        variance = added.workload_variance(workload, lost)
+        independent = LagNoise(0.0).workload_variance(workload)
+    # Independent noise costs 1 for each participation.
+    return noise.participation_cost(schedule) * variance / independent
+
+
+def find_correlation(
+    schedule: RoundSchedule,
+    *,
+    private: float = 0.0,
+    not_counted: float = 0.0,
+    lost: float = 0.0,
+    workload: Floats | None = None,
+) -> float:
+    """The correlation, a multiple of 1 / 64, with the least :func:`error_ratio`; 0 where none gains.
+
+    >>> find_correlation(RoundSchedule(100, 10)), find_correlation(RoundSchedule(100, 1))
+    (0.796875, 0.0)
+    """
+
+    def error(correlation: float) -> float:
+        noise = LagNoise(correlation, private)
+        return error_ratio(schedule, noise, not_counted=not_counted, lost=lost, workload=workload)
+
+    if schedule.rounds_apart == 1:
+        return 0.0
+    return min((step / CORRELATION_STEPS for step in range(CORRELATION_STEPS)), key=error)

@@ -1,0 +1,1 @@
+"""Privacy losses of sums over clients."""

@@ -1,0 +1,309 @@
+"""Sums of bits of randomized response: the loss of one client's bits, alone and in sums over clients.
+
+For a coordinate with input x a client draws a number of independent bits, each 1 with probability
+1/2 + theta x, and sends their sum, whose distribution is binomial. Its likelihood ratios are monotone in x,
+so every hockey-stick curve is largest between x = -1 and x = 1 (a set of largest ratios is a set of largest
+codes, whose probability grows with x). In the sum over n clients, each bit of the n - 1 others is a fair coin
+with probability 2 rare / 2^32, whatever the input. This is the privacy blanket of
+:mod:`fl_privquant.privacy_loss.sums.blanket`, bit by bit.
+
+**The theorem** (Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
+Secure Aggregation", ICML 2022) is about the Rényi divergence of a sum of n codes, which
+:func:`aggregate_renyi` computes at the worst inputs. It takes into account that the other clients' bits hide
+more than their blanket does, which matters where bits are far from fair. The blanket in turn gives the
+distribution of the loss, not only its moments. With many bits it takes too long to compute all cases; then
+fewer clients are counted, which is a bound too. The theorem also applies to a table of two output values,
+which is randomized response (:func:`theta_of_two_levels`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import scipy
+
+from fl_privquant import _validation
+from fl_privquant._array_types import Array, Floats
+from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, CertifiedTable
+from fl_privquant.distributions.integer_distribution import IntegerDistribution
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.privacy_loss.composition.compose import NamedLoss
+from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss
+from fl_privquant.privacy_loss.sums.blanket import BlanketDraws, bound_covered_loss
+from fl_privquant.statement import Relation
+
+_MAX_TRIALS_IN_SUM = 1 << 15
+_BLOCK = 32
+# Accuracy of scipy's binomial probabilities.
+_BINOMIAL = 1e-11
+# How far the probability of a one may be from 1/2 for the input 0.
+_NEXT_TO_FAIR = 2.0**-25
+# Covers the rounding of binomial probabilities, which are right to some 11 digits.
+_FLOAT_ROOM = 1.0 + 1e-7
+_SMALL = 1e-4
+# Takes the rounding of a divergence off it.
+_BELOW = 1.0 - 1e-6
+# The most bits in a sum for which all cases are computed, which takes about a second for all orders.
+_MAX_BITS = 1024
+_RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def sum_of_bits_loss(
+    trials: int,
+    rare: int,
+    epsilon: float,
+    num_honest: int = 1,
+    relation: Relation = Relation.REPLACE_ONE,
+) -> PrivacyLoss:
+    """The loss of one coordinate, in the sum of ``num_honest`` honest clients; 1 is the local view.
+
+    The coordinate has ``trials`` bits, which together have the certified pure ``epsilon``. At x = -1 a bit is
+    1, and at x = 1 it is 0, with the integer weight ``rare`` of 2^32. At x = 0 it is a fair coin.
+    """
+    codes = np.arange(trials + 1)
+    share = rare / TOTAL_WEIGHT
+    # A code of k ones has (2 k - trials) times the loss of one bit.
+    losses = (2.0 * codes - trials) * (epsilon / trials)
+    local = PrivacyLoss(
+        np.minimum(losses * (1.0 + ROUNDING), epsilon), binomial(codes, trials, 1.0 - share), 0.0, _BINOMIAL
+    )
+    to_zero = relation is not Relation.REPLACE_ONE
+    if num_honest == 1 and not to_zero:
+        return local
+    rows = np.stack([binomial(codes, trials, success) for success in (share, 1.0 - share)])
+    coin = IntegerDistribution(0, np.array([0.5, 0.5]))
+    draws = BlanketDraws(coin, (num_honest - 1) * trials, 2.0 * share)
+    # Inputs so close to 0 that the sampler could take them for it are included.
+    near = 0.5 + np.array([-1.0, 1.0]) * _NEXT_TO_FAIR
+    zeros = np.stack([binomial(codes, trials, success) for success in near]) if to_zero else None
+    return bound_covered_loss(rows, codes, draws, local, _BINOMIAL, zeros)
+
+
+@dataclass(frozen=True, eq=False)
+class ChordMoments:
+    """Moments of a loss, from bounds at a few orders.
+
+    Rates are orders minus one, and ``values`` bound the rate times the divergence. That product is convex in
+    the rate, so that chords between these bounds are bounds too.
+
+    >>> moments = ChordMoments(np.array([1.0, 2.0]), np.array([0.5, 2.0]), 3.0)
+    >>> [round(moments.log_moment(rate), 9) for rate in (0.5, 1.5, 10.0)]
+    [0.25, 1.25, 30.0]
+    """
+
+    rates: Floats
+    values: Floats
+    max_loss: float
+    infinity: float = 0.0
+
+    def log_moment(self, rate: float) -> float:
+        """Upper bound of log E exp(rate * loss)."""
+        if rate > self.rates[-1]:
+            return rate * self.max_loss
+        rates, values = np.append(0.0, self.rates), np.append(0.0, self.values)
+        return float(np.interp(rate, rates, values)) * (1.0 + 1e-12)
+
+
+def poisson_binomial_losses(
+    trials: int, theta: float, epsilon: float, dimension: int, num_honest: int
+) -> list[NamedLoss]:
+    """The loss of an update of any norm by the theorem; an empty list where the theorem does not apply.
+
+    A coordinate has ``trials`` bits, whose probabilities are within ``theta`` of 1/2, and a certified pure
+    ``epsilon``.
+    """
+    counted = min(num_honest, _MAX_BITS // trials)
+    if counted < 2 or not 0.0 < theta < 0.5:
+        return []
+    loss = _poisson_binomial(trials, theta, counted, epsilon)
+    return [NamedLoss(loss, "poisson binomial", dimension, at_least=loss.at_least)]
+
+
+def theta_of_two_levels(table: CertifiedTable) -> float:
+    """The theta of a table of two output values, taken as a bit of randomized response.
+
+    Every row lies between the two extreme rows. So the larger of their two distances to 1/2 bounds that of
+    all rows.
+    """
+    rare = int(table.weights.min())
+    return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _PoissonBinomial:
+    """Moments by the theorem, which are computed when they are asked for: that takes up to a second."""
+
+    trials: int
+    theta: float
+    num_honest: int
+    max_loss: float
+    infinity: float = 0.0
+
+    def log_moment(self, rate: float) -> float:
+        """Upper bound of log E exp(rate * loss)."""
+        return self._all_cases.log_moment(rate)
+
+    @cached_property
+    def _all_cases(self) -> ChordMoments:
+        kept: _Binomials = {}
+        # The largest order first: it needs the widest range of the binomial distributions.
+        falling = [
+            rate * aggregate_renyi(self.trials, self.theta, self.num_honest, rate + 1.0, kept)
+            for rate in _RATES[::-1]
+        ]
+        return ChordMoments(np.array(_RATES), np.array(falling[::-1]), self.max_loss)
+
+    @cached_property
+    def at_least(self) -> ChordMoments:
+        """Moments that those of all cases are not below: those of one case, which is quick to compute.
+
+        In that case all bits of the other clients are as at -1.
+        """
+        loss = _bits_loss(self.trials, self.theta)
+        others = (self.num_honest - 1) * self.trials
+        kept: _Binomials = {}
+        values = []
+        for rate in _RATES:
+            cut = _cut(loss, rate + 1.0)
+            first = _bits(self.trials, others, self.theta, cut, kept)
+            second = _bits(0, others + self.trials, self.theta, cut, kept)
+            # Room for rounding: for all cases the same distributions are computed in another order.
+            values.append(rate * _divergence(first, second, loss, rate + 1.0) * _BELOW)
+        return ChordMoments(np.array(_RATES), np.array(values), self.max_loss)
+
+
+_poisson_binomial = lru_cache(maxsize=64)(_PoissonBinomial)
+
+
+def aggregate_renyi(
+    trials: int, theta: float, num_clients: int, order: float, kept: _Binomials | None = None
+) -> float:
+    """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
+
+    It is computed by convolution, exactly except for rounding, which is upwards. The worst inputs are:
+
+    * *The replaced client: 1 and -1.* Compare two sums of independent bits, in the first of which one
+      client's bits are more likely to be 1. Their likelihood ratio rises with the sum. So the divergence
+      grows as that client's probabilities move apart.
+    * *The other clients: some number of their bits as at 1, the rest as at -1.* Whatever a client's input,
+      each of its bits is a mixture of the bit at x = 1 and the bit at x = -1, and divergences are jointly
+      quasi-convex. Which number is the worst is not known, so all are tried. (Whole clients at 1 or -1
+      are among these cases, so the figure is attained or nearly so.)
+    * *One direction is enough:* the divergence from the input 1 to -1 mirrors that from -1 to 1.
+
+    Calls with other orders may share ``kept``: binomial distributions, which are computed once.
+
+    >>> alone = aggregate_renyi(3, 0.1, 1, 2.0)
+    >>> together = aggregate_renyi(3, 0.1, 10, 2.0)
+    >>> round(alone, 4), round(together, 4)
+    (0.4625, 0.0508)
+    """
+    _validation.check_integer("num_clients", num_clients, 1)
+    if num_clients * trials > _MAX_TRIALS_IN_SUM:
+        raise InvalidSpecError(
+            "num_clients",
+            num_clients,
+            f"clients of {trials} trials are more than {_MAX_TRIALS_IN_SUM} bits, for which the "
+            "exact divergence takes too long",
+            "count fewer clients, whose divergence is an upper bound for more clients",
+        )
+    _validation.check_in_interval("order", order, "(1, inf)")
+    _validation.check_in_interval("theta", theta, "(0, 0.5)")
+    loss = _bits_loss(trials, theta)
+    # For every N, compare the sum with N bits as at 1 to the sum with N + trials such bits.
+    earlier: deque[_Sum] = deque(maxlen=trials)
+    worst = 0.0
+    for later in _all_sums(num_clients * trials, theta, _cut(loss, order), {} if kept is None else kept):
+        if len(earlier) == trials:
+            worst = max(worst, _divergence(later, earlier[0], loss, order))
+        earlier.append(later)
+    return worst
+
+
+def _bits_loss(trials: int, theta: float) -> float:
+    return trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
+
+
+class _Sum(NamedTuple):
+    """A sum of bits: its smallest value, and the probabilities from there on, far tails cut off."""
+
+    start: int
+    pmf: Floats
+
+
+_Binomials: TypeAlias = dict[tuple[int, float], _Sum]
+"""Parts of binomial distributions, by their number of bits and the probability of a one."""
+
+
+def _all_sums(count: int, theta: float, cut: float, kept: _Binomials) -> Iterator[_Sum]:
+    """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count.
+
+    They are computed in blocks: bits that are the same for a whole block of N are convolved once.
+    """
+    size = min(_BLOCK, count)
+    few = [_bits(ones, size - ones, theta, cut, kept) for ones in range(size + 1)]
+    for first in range(0, count + 1, size + 1):
+        first_of_block = min(first, count - size)
+        core = _bits(first_of_block, count - size - first_of_block, theta, cut, kept)
+        for ones in range(first - first_of_block, size + 1):
+            yield _Sum(core.start + few[ones].start, np.convolve(core.pmf, few[ones].pmf))
+
+
+def _cut(loss: float, order: float) -> float:
+    """The probability at which tails are cut off. A divergence weights them by at most e^(order loss)."""
+    return math.exp(max(-690.0, -(order * loss + 45.0)))
+
+
+def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
+    """Upper bound of D_order(first || second), for sums whose ratios are within e^±loss."""
+    low = max(first.start, second.start)
+    high = min(first.start + first.pmf.size, second.start + second.pmf.size)
+    p = first.pmf[low - first.start : high - first.start]
+    q = second.pmf[low - second.start : high - second.start]
+    positive = (p > 0.0) & (q > 0.0)
+    if not positive.all():
+        p, q = p[positive], q[positive]
+    tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
+    with np.errstate(over="ignore", divide="ignore"):
+        excess = float((q * _power_excess(p / q - 1.0, order)).sum()) + tails
+    return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
+
+
+def _bits(ones: int, zeros: int, theta: float, cut: float, kept: _Binomials) -> _Sum:
+    """The sum of ``ones`` bits as at input 1 and ``zeros`` bits as at -1."""
+    parts = []
+    for count, success in ((ones, 0.5 + theta), (zeros, 0.5 - theta)):
+        # By Hoeffding, the number of successes is further from its mean with probability at most 2 cut.
+        reach = math.sqrt(-math.log(cut) * count / 2.0) + 1.0
+        low = max(0, math.floor(count * success - reach))
+        high = min(count, math.ceil(count * success + reach))
+        distribution = kept.get((count, success))
+        if (
+            distribution is None
+            or not distribution.start <= low <= high < distribution.start + distribution.pmf.size
+        ):
+            distribution = kept[count, success] = _Sum(
+                low, binomial(np.arange(low, high + 1), count, success)
+            )
+        parts.append((low, distribution.pmf[low - distribution.start : high + 1 - distribution.start]))
+    return _Sum(parts[0][0] + parts[1][0], np.convolve(parts[0][1], parts[1][1]))
+
+
+def _power_excess(h: Floats, order: float) -> Floats:
+    """(1 + h)^a - 1 - a h, without cancellation where h is small."""
+    small = np.abs(h) < _SMALL / order
+    if not small.any():
+        return np.asarray(np.expm1(order * np.log1p(h)) - order * h)
+    series = order * (order - 1.0) / 2.0 * h**2 * (1.0 + (order - 2.0) / 3.0 * h)
+    return np.where(small, series, np.expm1(order * np.log1p(h)) - order * h)
+
+
+def binomial(successes: Array, trials: int, success: Any) -> Floats:
+    """Binomial probabilities of numbers of successes."""
+    return np.asarray(scipy.stats.binom.pmf(successes, trials, success))

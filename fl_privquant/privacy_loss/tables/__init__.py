@@ -1,0 +1,1 @@
+"""Privacy losses of one release of a certified table."""

@@ -1,0 +1,1 @@
+"""The cryptography of secure aggregation: keys, masks, and Shamir secret sharing."""

@@ -1,0 +1,1 @@
+"""Signatures and witnesses: what only a lying server makes necessary."""

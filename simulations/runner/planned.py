@@ -1,0 +1,206 @@
+"""From a run's configuration to its encoding, its aggregation, and what it costs.
+
+A target (``privacy.epsilon``, ``privacy.delta``) is for a client's total over all rounds, in the view that
+the run has: of the secure sum with ``secagg=on``, else the local one. Everything else follows from it
+(:class:`fl_privquant.planning.Target`), and the run's ledger holds it as a budget.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+
+from fl_privquant.accounting import (
+    LOCAL,
+    Accountant,
+    Aggregation,
+    PerClient,
+    PrivacyStatement,
+    Release,
+    SecureSum,
+    SimulatedSum,
+    StatedView,
+    SumOfCodes,
+    Unit,
+    UpdateNorms,
+    View,
+    ViewKind,
+)
+from fl_privquant.codec.encoding import count_kept, kept_norm
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower.server.aggregation import needs_single_updates
+from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.planning import Plan, Target
+from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, find_correlation
+from fl_privquant.statement import Relation
+from simulations.runner.config import CENTRAL, FederationConfig, RunConfig
+from simulations.runner.targets import TARGET, load_object
+
+TRUSTED = StatedView(ViewKind.CENTRAL)
+"""The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
+
+
+def make_aggregation(config: RunConfig) -> Aggregation:
+    """What the server of a run sees of its clients' codes."""
+    secagg = config.secagg
+    if secagg.enabled:
+        summed = SecureSum if secagg.masked else SimulatedSum
+        return summed(secagg.corrupt_fraction, secagg.dropout_fraction, secagg.exact_sums)
+    # An app is handed one reply for each client, as in plain Flower.
+    single = config.app is not None or _compares_updates(config.federation)
+    return PerClient() if single else SumOfCodes()
+
+
+def _compares_updates(federation: FederationConfig) -> bool:
+    """Whether the strategy compares single updates, which a sum of codes does not give."""
+    if not federation.server_strategy:
+        return federation.strategy == "fedmedian"
+    kind = load_object(f"federation.server_strategy.{TARGET}", federation.server_strategy[TARGET])
+    return isinstance(kind, type) and needs_single_updates(kind) is not None
+
+
+def make_target(config: RunConfig) -> Target | None:
+    """The target of a run, in the rounds that its sampling lets a client take part in; None without one."""
+    epsilon = config.privacy.epsilon
+    if epsilon is None or config.mechanism["name"] == CENTRAL:
+        return None
+    rounds, counted = config.federation.rounds, config.counted_rounds
+    bound = None if counted == rounds else counted
+    clients, relation = _count_participants(config), config.privacy.relation
+    apart = 1 if config.privacy.correlation is None else config.client_sampling.min_rounds_apart
+    return Target(
+        epsilon, rounds, clients, config.privacy.delta, bound, relation=relation, rounds_apart=apart
+    )
+
+
+def plan_run(config: RunConfig, dimension: int, l2_clip: float | None = None) -> Plan | None:
+    """The plan of a run with a target, for a model of ``dimension`` coordinates; None for one without.
+
+    It is for the given L2 clip or, without one, for that of the config.
+    """
+    target = make_target(config)
+    if target is None:
+        return None
+    parameters = json.dumps(dict(config.mechanism), sort_keys=True)
+    return _cached_plan(
+        target,
+        dimension,
+        l2_clip or config.l2_clip or 1.0,
+        config.encoding.clip,
+        config.encoding.keep,
+        make_aggregation(config),
+        parameters,
+        config.privacy.wanted_correlation,
+    )
+
+
+def central_correlation(config: RunConfig) -> LagNoise:
+    """The noise of the central baseline over rounds."""
+    schedule, wanted = central_schedule(config), config.privacy.wanted_correlation
+    return LagNoise(find_correlation(schedule) if wanted == "auto" else float(wanted or 0.0))
+
+
+def central_schedule(config: RunConfig) -> RoundSchedule:
+    """The rounds of a run, and how far apart a client's are."""
+    return RoundSchedule(config.federation.rounds, config.client_sampling.min_rounds_apart)
+
+
+def central_target(config: RunConfig) -> tuple[float, float, float]:
+    """L2 clip of the central baseline, and epsilon and delta of a client's total."""
+    if config.privacy.epsilon is None or config.l2_clip is None:
+        raise InvalidSpecError(
+            "privacy.epsilon", None, f"is for no target, but {CENTRAL} takes its noise from it", "set it"
+        )
+    if config.encoding.keep is not None:
+        raise InvalidSpecError(
+            "encoding.keep",
+            config.encoding.keep,
+            f", but {CENTRAL} is for whole updates: what is made of a part is longer than the L2 "
+            "clip that its noise is for",
+            "leave it out",
+        )
+    return config.l2_clip, config.privacy.epsilon, config.privacy.delta
+
+
+def central_statement(config: RunConfig) -> PrivacyStatement:
+    """What a run with the central baseline costs a client at most, for an adversary who sees the models."""
+    _, epsilon, delta = central_target(config)
+    assumptions = ("a trusted server", "exact real numbers: floats leak")
+    relation = Relation(config.privacy.relation)
+    return PrivacyStatement(epsilon, delta, Unit.TOTAL, TRUSTED, relation, "exact", assumptions)
+
+
+def run_statement(
+    config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True
+) -> PrivacyStatement:
+    """What a run costs a client that took part as often as it may; in the sum of all clients, or locally.
+
+    The sum is that of all clients of a round, all of which are taken to be honest: a best case.
+    """
+    if config.mechanism["name"] == CENTRAL and in_sum:
+        scope = f"{dimension} coordinates, {config.counted_rounds} rounds"
+        return replace(central_statement(config), scope=scope)
+    view = View.aggregate(_count_participants(config)) if in_sum else LOCAL
+    rounds, delta = config.counted_rounds, config.privacy.delta
+    clip, l2_clip, keep = config.encoding.clip, config.encoding.l2_clip, config.encoding.keep
+    ratio = None if l2_clip is None or clip is None else kept_norm(l2_clip, keep, dimension) / clip
+    kept = count_kept(keep, dimension)
+    release = mechanism.to_bytes(), kept, view, UpdateNorms(l2=ratio), Relation(config.privacy.relation)
+    return _compute_statement(*release, rounds, delta)
+
+
+# Cached, as the runs of a sweep that differ in seeds have the same statement.
+@lru_cache(maxsize=256)
+def _compute_statement(
+    mechanism: bytes,
+    dimension: int,
+    view: View,
+    norms: UpdateNorms,
+    relation: Relation,
+    rounds: int,
+    delta: float,
+) -> PrivacyStatement:
+    encoder = Mechanism.from_bytes(mechanism).for_dimension(dimension)
+    return Accountant({Release(encoder, dimension, view, norms, relation): rounds}).statement(delta)
+
+
+def _count_participants(config: RunConfig) -> int:
+    """Clients that are asked in a round, in the smallest that is run."""
+    sampling, population = config.client_sampling, config.federation.num_clients
+    if config.sampling.name == "flower":
+        # The number that Flower's strategies draw.
+        return max(1, int(population * config.federation.fraction))
+    return sampling.num_planned_clients(population, make_aggregation(config))
+
+
+# By type too: a keep of 1 is one coordinate, and one of 1.0 all of them.
+@lru_cache(maxsize=64, typed=True)
+def _cached_plan(
+    target: Target,
+    dimension: int,
+    l2_clip: float,
+    clip: float | None,
+    keep: int | float | None,
+    aggregation: Aggregation,
+    parameters: str,
+    correlation: float | str | None = None,
+) -> Plan:
+    mechanism = json.loads(parameters)
+    name, bits = mechanism.pop("name"), mechanism.pop("bits", None)
+    mechanism.pop(TARGET, None)
+    # As many as take part in a round, whatever the file of the mechanism says.
+    mechanism.pop("num_clients", None)
+    return target.plan(
+        dimension,
+        l2_clip,
+        mechanism=name,
+        max_bits=1 if bits is None else int(bits),
+        clip=clip,
+        keep=keep,
+        aggregation=aggregation,
+        correlation=correlation,
+        # A simulation measures what is learned, and logs how little that will be.
+        force=True,
+        **mechanism,
+    )

@@ -1,0 +1,230 @@
+"""Functions that all studies share: rows that are computed once, tables, figures, and the page.
+
+A study is a folder with a module ``study.py``, which has
+
+* ``PARTS``: by name, the functions that compute its tables,
+* ``FIGURES``: by name, the functions that draw a figure from the tables,
+* ``page_numbers``: a function from the tables to what the template ``page.md.jinja`` calls ``numbers``.
+
+Tables are CSV files in ``tables``. Figures and the page are made from these files alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jinja2
+import joblib
+import pandas as pd
+from rich.console import Console
+from rich.progress import track
+
+from fl_privquant.cli.plots import STYLE, import_pyplot, save_figure
+from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError
+from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
+
+Result = TypeVar("Result")
+ReadTable = Callable[[str], pd.DataFrame]
+"""Reads a table of a study by its name."""
+Tables = dict[str, pd.DataFrame]
+"""Tables by their names."""
+Compute = Callable[[], Tables | pd.DataFrame]
+"""Computes one table, which is named as its part, or several."""
+
+DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST"}
+"""Environment variables with the directories of the tasks' files."""
+
+SECONDS = "seconds"
+"""The table of the seconds that parts took, in the studies whose page shows them."""
+
+CACHE = Path("outputs") / "studies"
+"""Where finished rows are kept, so that an interrupted study goes on where it stopped."""
+
+# Few enough digits that all machines agree on them.
+_DIGITS = "%.7g"
+
+
+class MissingDataError(InvalidSpecError):
+    """The directory with the files of a task is not known."""
+
+
+def data_root(task: str) -> str:
+    """The directory of a task's files, from its environment variable.
+
+    Raises
+    ------
+    MissingDataError
+        The variable is not set.
+    """
+    root = os.environ.get(DATA_VARIABLES[task])
+    if not root:
+        raise MissingDataError(
+            task,
+            MISSING,
+            "no directory given",
+            f"pass --{task.replace('_', '-')} DIRECTORY or set {DATA_VARIABLES[task]} to the directory that "
+            f"holds its four IDX files",
+        )
+    return root
+
+
+def compute_once(function: Callable[..., Result], *arguments: Any) -> Result:
+    """What a function returns for these arguments, read from disk if it was called with them before.
+
+    A result is forgotten when the source of the function changes, but not when something changes that it
+    calls: then use ``--fresh``.
+    """
+    result: Result = joblib.Memory(CACHE, verbose=0).cache(function)(*arguments)
+    return result
+
+
+def compute_rows(
+    function: Callable[..., Mapping[str, Any] | list[dict[str, Any]] | None],
+    cells: Iterable[tuple[Any, ...]],
+) -> pd.DataFrame:
+    """The table with the rows of each cell; finished cells are read from disk.
+
+    Parameters
+    ----------
+    function
+        Gives the row of a cell, or its rows, or None where it has none.
+    cells
+        The arguments of each call.
+    """
+    rows: list[Mapping[str, Any]] = []
+    console = Console(file=sys.stderr)
+    for cell in track(list(cells), function.__name__, console=console, disable=not console.is_terminal):
+        computed = compute_once(function, *cell)
+        rows += [computed] if isinstance(computed, Mapping) else computed or []
+    return pd.DataFrame(rows)
+
+
+def forget_rows() -> None:
+    """Remove all rows that are kept on disk."""
+    shutil.rmtree(CACHE, ignore_errors=True)
+
+
+def compute_part(home: Path, name: str, compute: Compute) -> None:
+    """Compute a part of the study in a folder, and write its tables and the seconds that it took."""
+    started = time.process_time()
+    computed = compute()
+    seconds = time.process_time() - started
+    for table, frame in ({name: computed} if isinstance(computed, pd.DataFrame) else computed).items():
+        write_table(home, table, frame)
+    if (home / "tables" / f"{SECONDS}.csv").exists():
+        # A part that was resumed took less time now than in all: the longer time counts.
+        known = read_table(home, SECONDS).set_index("part")["seconds"].to_dict()
+        known[name] = max(round(seconds, 1), known.get(name, 0.0))
+        write_table(home, SECONDS, pd.DataFrame(sorted(known.items()), columns=["part", "seconds"]))
+
+
+def write_table(home: Path, name: str, frame: pd.DataFrame) -> None:
+    """Write a table of the study in a folder."""
+    path = home / "tables" / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(frame.to_csv(index=False, float_format=_DIGITS, lineterminator="\n"), encoding="utf-8")
+
+
+def read_table(home: Path, name: str) -> pd.DataFrame:
+    """A table of the study in a folder.
+
+    Raises
+    ------
+    PrivQuantError
+        It was not computed yet.
+    """
+    path = home / "tables" / f"{name}.csv"
+    if not path.exists():
+        raise PrivQuantError(f"{path} is missing; python -m simulations.studies {home.name} computes it")
+    return pd.read_csv(path, dtype={"view": "string"})
+
+
+def draw_figures(home: Path, figures: Mapping[str, Callable[[ReadTable], Any]], read: ReadTable) -> None:
+    """Draw the figures of the study in a folder."""
+    with import_pyplot().rc_context(STYLE):
+        for name, draw in figures.items():
+            save_figure(draw(read), home / "figures" / f"{name}.png")
+
+
+def page_text(
+    home: Path, numbers: Mapping[str, Any], read: ReadTable, template: str = "page.md.jinja"
+) -> str:
+    """The page of the study in a folder, from its template, its numbers and its tables."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(home),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Markdown from our own numbers: there is nothing to escape.
+        autoescape=False,
+    )
+    environment.filters |= {
+        "number": number,
+        "round_up": round_up,
+        "span": span,
+        "cell": lambda text: str(text).replace("|", "\\|"),
+        "epsilon": epsilon_cell,
+    }
+    environment.globals.update(heading=heading, one_row=one_row)
+    return environment.get_template(template).render(read=read, numbers=numbers)
+
+
+def join_tables(read: ReadTable, names: Iterable[str]) -> pd.DataFrame:
+    """The tables of these names as one."""
+    return pd.concat(map(read, names), ignore_index=True)
+
+
+def one_row(table: pd.DataFrame, **columns: Any) -> Any:
+    """The only row of a table that has these values.
+
+    Raises
+    ------
+    PrivQuantError
+        There is none, or there are several.
+    """
+    rows = table
+    for column, value in columns.items():
+        rows = rows[rows[column] == value]
+    if len(rows) != 1:
+        raise PrivQuantError(f"{len(rows)} rows with {columns}, expected 1; run the study again")
+    return next(rows.itertuples())
+
+
+def heading(unit: str, view: str = "local") -> str:
+    """The heading of a column of epsilons."""
+    return PrivacyStatement.heading(Unit(unit), StatedView(ViewKind(view)))
+
+
+def epsilon_cell(epsilon: float) -> str:
+    """An epsilon as text, rounded up, for a column whose heading says its unit and view."""
+    return PrivacyStatement(epsilon, 0.0, Unit.TOTAL).epsilon_cell
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with some decimals; nothing where it is missing."""
+    if value is None or math.isnan(value):
+        return ""
+    return "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def span(values: pd.Series, digits: int) -> str:
+    """The least and the largest value, or the one value that all have."""
+    ends = [number(float(value), digits) for value in (values.min(), values.max())]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """An epsilon with some decimals, rounded up."""
+    if not math.isfinite(value):
+        return number(value)
+    scale = 10.0**digits
+    # Tables have seven digits: a value that exceeds a rounded figure by less is that figure.
+    return f"{math.ceil(value * scale * (1.0 - 1e-7)) / scale:.{digits}f}"

@@ -1,0 +1,204 @@
+"""One training run through Flower: softmax regression on MNIST, with cohorts in turn.
+
+Clients take one step on all of their examples. The noise is that of a trusted server or of a secure sum, and
+is fresh in each round or correlated over rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
+
+import fl_privquant as pq
+from fl_privquant.accounting import SecureSum, SimulatedSum
+from fl_privquant.flower import ModelAverageStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower._messages.arrays import read_arrays
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.planning import Plan
+from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
+from fl_privquant.privacy_loss.correlated_noise import (
+    LagNoise,
+    RoundSchedule,
+    error_ratio,
+    find_correlation,
+)
+from fl_privquant.secagg import ClientPolicy
+from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_noise
+from simulations.studies._pages import data_root
+from simulations.tasks.data import mnist
+
+CLIENTS, COHORT, ROUNDS, APART = 1000, 100, 100, 10
+DELTA, DECAY = 1e-5, 0.9
+VALIDATION = 10_000
+"""The last so many training examples are held back for tuning."""
+
+_CLASSES = 10
+
+Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is: who adds the noise, how it is correlated, and how clients train."""
+
+    trusted: bool
+    correlated: bool
+    epsilon: float
+    """For a client's total, replace-one."""
+    l2_clip: float
+    seed: int
+    learning_rate: float = 2.0
+    validate: bool = False
+    """Whether to evaluate examples that are held back from training, in place of the test examples."""
+    rounds: int = ROUNDS
+    masked: bool = False
+    """Whether codes are masked and seeds sealed, or added up in the open with the same result."""
+
+
+@lru_cache(maxsize=2)
+def load_examples(validate: bool) -> tuple[Matrix, NDArray[np.int64], Matrix, NDArray[np.int64]]:
+    """Inputs and labels for training and for evaluation; the last input is 1."""
+    examples = mnist(data_root=data_root("mnist"))
+    train_x, test_x = (
+        np.hstack([part.reshape(len(part), -1), np.ones((len(part), 1))]).astype(np.float32)
+        for part in (examples.train_x, examples.test_x)
+    )
+    train_y, test_y = np.asarray(examples.train_y), np.asarray(examples.test_y)
+    if validate:
+        return train_x[:-VALIDATION], train_y[:-VALIDATION], train_x[-VALIDATION:], train_y[-VALIDATION:]
+    return train_x, train_y, test_x, test_y
+
+
+def accuracy(weights: Matrix, inputs: Matrix, labels: NDArray[np.int64]) -> float:
+    """The share of examples whose label has the largest score."""
+    return float(np.mean(np.argmax(inputs @ weights, axis=1) == labels))
+
+
+def run_training(setting: Setting) -> dict[str, Any]:
+    """Train, and return accuracies of the last model and of the average of models, and what was planned."""
+    _, _, test_x, test_y = load_examples(setting.validate)
+    dimension = test_x.shape[1] * _CLASSES
+    plan = None if setting.trusted else _make_plan(setting, dimension)
+    correlation = find_correlation(RoundSchedule(ROUNDS, APART)) if setting.correlated else 0.0
+    outcome: dict[str, Any] = {}
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Any, context: Context) -> None:
+        strategy = ModelAverageStrategy(_make_strategy(setting, plan, correlation), DECAY)
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if number < setting.rounds:
+                return None
+            return MetricRecord({"accuracy": accuracy(arrays["x"].numpy(), test_x, test_y)})
+
+        initial = np.zeros((test_x.shape[1], _CLASSES), np.float32)
+        result = strategy.start(
+            grid,
+            ArrayRecord({"x": Array(initial)}),
+            num_rounds=setting.rounds,
+            evaluate_fn=strategy.evaluate_both(evaluate),
+        )
+        outcome["model"] = result.arrays["x"].numpy()
+        outcome.update(result.evaluate_metrics_serverapp[setting.rounds])
+
+    InlineEngine().run(app, _client_app(setting), Federation(CLIENTS))
+    return {
+        "accuracy": outcome["accuracy"],
+        "average_accuracy": outcome["average-accuracy"],
+        "model": outcome["model"],
+        **_planned(setting, plan, correlation, dimension),
+    }
+
+
+def zero_out_epsilon(epsilon: float) -> float:
+    """The ε for zero-out of a run whose noise is Gaussian and has that ε for replace-one."""
+    return gaussian_epsilon(0.5 * gaussian_separation(epsilon, DELTA), DELTA)
+
+
+def _aggregation(setting: Setting) -> Any:
+    return (SecureSum if setting.masked else SimulatedSum)(corrupt_fraction=0.0, dropout_fraction=0.0)
+
+
+def _make_plan(setting: Setting, dimension: int) -> Plan:
+    target = pq.Target(setting.epsilon, ROUNDS, COHORT, DELTA, rounds_apart=APART)
+    return target.plan(
+        dimension,
+        setting.l2_clip,
+        aggregation=_aggregation(setting),
+        correlation="auto" if setting.correlated else None,
+    )
+
+
+def _planned(setting: Setting, plan: Plan | None, correlation: float, dimension: int) -> dict[str, Any]:
+    """Correlation, error of models over the trusted server with fresh noise, and kilobytes sent."""
+    if plan is not None:
+        return {
+            "correlation": plan.correlation,
+            "prefix_error": plan.prefix_error,
+            "kilobytes": plan.bytes_per_round / 1000.0,
+        }
+    noise = LagNoise(correlation)
+    return {
+        "correlation": correlation,
+        "prefix_error": error_ratio(RoundSchedule(ROUNDS, APART), noise),
+        "kilobytes": 4 * dimension / 1000.0,
+    }
+
+
+def _make_strategy(setting: Setting, plan: Plan | None, correlation: float) -> Strategy:
+    averaging = FedAvg(fraction_evaluate=0.0)
+    sampling = pq.CohortSampling(APART, seed=setting.seed, clients=COHORT)
+    if plan is not None:
+        return PrivQuantStrategy(
+            averaging,
+            plan,
+            sampling=sampling,
+            rotation_seed=setting.seed,
+            simulated=True,
+        )
+    participations = math.ceil(ROUNDS / APART)
+    cost = LagNoise(correlation).participation_cost(RoundSchedule(ROUNDS, APART))
+    scale = calibrate_sum_noise(setting.l2_clip, participations, setting.epsilon, DELTA, cost)
+    central = CentralGaussianStrategy(averaging, scale, setting.seed, ROUNDS, correlation=correlation)
+    encoding = pq.Encoding(pq.design("none"), 1.0, setting.l2_clip)
+    return PrivQuantStrategy(central, encoding, sampling=sampling, simulated=True)
+
+
+def _client_app(setting: Setting) -> ClientApp:
+    """Clients that take one step on their examples, which are dealt out at random."""
+    inputs, labels, _, _ = load_examples(setting.validate)
+    parts = np.random.default_rng([setting.seed, 1]).permutation(len(labels)).reshape(CLIENTS, -1)
+    targets = np.eye(_CLASSES, dtype=np.float32)
+    honest = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
+    policy: ClientPolicy | bool = honest if setting.masked else False
+    mod = PrivQuantMod(math.inf, max_delta=DELTA, seed=setting.seed, secure_aggregation=policy)
+    app = ClientApp()
+
+    @app.train(mods=[mod])
+    def train(message: Message, context: Context) -> Message:
+        own = parts[int(context.node_config["partition-id"])]
+        weights = read_arrays(message.content.array_records["arrays"])["x"]
+        scores = inputs[own] @ weights
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        step = inputs[own].T @ (shares - targets[labels[own]])
+        trained = weights - setting.learning_rate / len(own) * step
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"x": Array(np.asarray(trained, np.float32))}),
+                "metrics": MetricRecord({"num-examples": len(own)}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    return app

@@ -1,0 +1,175 @@
+"""The results of all studies on one page, ``docs/pages/results.md``, from the studies' tables."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
+from fl_privquant.statement import PrivacyStatement, Unit
+from simulations.studies._pages import page_text, read_table, round_up
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "pages" / "results.md"
+"""The page with the results of all studies."""
+
+DELTA = 1e-5
+"""The δ of the whole runs on the page."""
+
+
+def write_results() -> Path:
+    """Write the page of results; its path."""
+    PAGE.write_text(results_text(), encoding="utf-8")
+    return PAGE
+
+
+def results_text() -> str:
+    """The page of results, as the tables of the studies give it."""
+    numbers = {
+        "published": published_rows(),
+        "one_coordinate": coordinate_rows(),
+        "vectors": vector_rows(),
+        "sums": sum_rows(),
+        "payloads": read_table(HERE / "payload", "payload-needed"),
+        "accuracies": accuracy_rows(),
+        "markdown": to_markdown,
+    }
+    return page_text(HERE, numbers, partial(read_table, HERE), "results.md.jinja")
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """A table of texts in Markdown."""
+    lines = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def published_rows() -> pd.DataFrame:
+    """The numbers that the paper prints, beside the same mechanism here and the best design here."""
+    settings = {"table1": ("epsilon", "ours: free, best for MAE"), "table2": ("sigma", _CLIPPED)}
+    rows = []
+    for name, (key, best) in settings.items():
+        table = read_table(HERE / "paper", name)
+        ours = table[table["mechanism"] == best].set_index(key)["mae"]
+        for row in table.dropna(subset=["printed"]).itertuples():
+            value = getattr(row, key)
+            setting = (
+                f"{_release(value).figures}, uniform inputs"
+                if key == "epsilon"
+                else f"{_release(1.0).figures}, inputs N(0, {value:g}²)"
+            )
+            rows.append(
+                {
+                    "setting": setting,
+                    "mechanism": str(row.mechanism).partition(",")[0],
+                    "published MAE": f"{row.printed:g}",
+                    "here": f"{row.mae:.3f}",
+                    "best design here": f"{ours[value]:.3f}",
+                    "part": f"`{name}`",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+_CLIPPED = "ours: free, best for MAE, clipped"
+
+
+def coordinate_rows() -> pd.DataFrame:
+    """Squared errors of one coordinate with four output values, at ε = 1."""
+    table = read_table(HERE / "paper", "table1")
+    table = table[table["epsilon"] == 1.0].sort_values("mse")
+    return pd.DataFrame(
+        {
+            "mechanism": table["mechanism"].map(
+                lambda name: f"{name}, as in the paper" if name.isupper() else name
+            ),
+            "MAE": table["mae"].map("{:.3f}".format),
+            "MSE": table["mse"].map("{:.3f}".format),
+        }
+    )
+
+
+def vector_rows() -> pd.DataFrame:
+    """The error of the mean of 1000 unit vectors, and the bits of a message, in the local view."""
+    table = read_table(HERE / "mean_estimation", "local-1000")
+    private = table["round_epsilon"] < math.inf
+    table = table[private & (table["data"] == "sphere") & (table["dimension"] == 1000)]
+    cells = table.assign(
+        cell=[f"{row.ratio_to_bound:.4g} ({row.bits:g})" for row in table.itertuples()],
+        epsilon=table["round_epsilon"].map("ε = {:g}".format),
+    )
+    wide = cells.pivot_table("cell", ["mechanism", "round_delta"], "epsilon", aggfunc="first").reset_index()
+    return wide.rename(columns={"round_delta": "δ"}).assign(δ=wide["round_delta"].map("{:g}".format))
+
+
+def sum_rows() -> pd.DataFrame:
+    """The least error of each mechanism in the secure sum, and the bits that travel."""
+    rows = []
+    for clients in (100, 1000):
+        table = read_table(HERE / "sum_grid", f"sums-7850-{clients}")
+        best = (
+            table.sort_values("ratio_to_central")
+            .groupby(["mechanism", "run_epsilon"], as_index=False)
+            .first()
+        )
+        for mechanism, own in best.groupby("mechanism"):
+            cells = {
+                _total(row.run_epsilon).figures: f"{row.ratio_to_central:.4f} ({row.bits_in_sum:g})"
+                for row in own.itertuples()
+            }
+            rows.append({"clients": clients, "mechanism": mechanism, **cells})
+    return pd.DataFrame(rows)
+
+
+def accuracy_rows() -> pd.DataFrame:
+    """Accuracies on MNIST of arms that were tuned alike."""
+    table = read_table(HERE / "tuned_headline", "tuned")
+    rows = []
+    for row in table.sort_values(["run_epsilon", "accuracy"], ascending=[False, False]).itertuples():
+        finite = math.isfinite(row.run_epsilon)
+        trusted = row.mechanism == "central_gaussian"
+        rows.append(
+            {
+                "arm": row.arm,
+                "mechanism": row.mechanism,
+                "ε, replace-one": _total(row.run_epsilon).epsilon_number,
+                "ε, zero-out": zero_out(row.run_epsilon) if trusted else "–",
+                "accuracy, %": _with_half(row, "accuracy"),
+                "points below a trusted server": _with_half(row, "lost_to_trusted")
+                if finite and not trusted
+                else "",
+                "kB": f"{row.kilobytes:.1f}",
+                "tuning": f"{row.trials} settings",
+                "seeds": row.seeds,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _release(epsilon: float) -> PrivacyStatement:
+    return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE)
+
+
+def _total(epsilon: float) -> PrivacyStatement:
+    return PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
+
+
+def zero_out(epsilon: float, delta: float = DELTA) -> str:
+    """The ε for one client's updates replaced by zero, of Gaussian noise with this ε for replacement by any.
+
+    Replacement by zero moves a sum half as far.
+
+    >>> zero_out(4.0)
+    '1.8'
+    """
+    halved = gaussian_epsilon(gaussian_separation(epsilon, delta) / 2.0, delta)
+    return PrivacyStatement(math.ceil(100.0 * halved - 1e-9) / 100.0, delta, Unit.TOTAL).epsilon_number
+
+
+def _with_half(row: Any, name: str) -> str:
+    """The mean of a row in per cent, and half of its 95 % interval, rounded up."""
+    mean, low, high = (100.0 * getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
+    return f"{mean:.1f} ± {round_up((high - low) / 2, 1)}"

@@ -1,0 +1,1 @@
+"""What simulations train: data sets, their partition among clients, and models."""

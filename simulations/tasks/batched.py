@@ -1,0 +1,120 @@
+"""Local training of many perceptrons at once, by products of stacked matrices.
+
+Each client takes the same steps as alone, with the same batches. numpy multiplies stacked matrices one by
+one, by the same routine that multiplies two, so that models are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from simulations.runner.config import FederationConfig
+
+Matrices = list[NDArray[Any]]
+
+
+def train_perceptrons(
+    start: Sequence[NDArray[Any]],
+    x: NDArray[Any],
+    y: NDArray[Any],
+    parts: Sequence[NDArray[np.int64]],
+    seeds: Sequence[int],
+    config: FederationConfig,
+) -> Matrices:
+    """Train linear layers with rectifiers between them, by SGD on the cross entropy.
+
+    Parameters
+    ----------
+    start
+        The weights and biases of the layers, with which every client starts.
+    x, y
+        The examples and their labels.
+    parts, seeds
+        For each client the indices of its examples, and the seed of their order.
+    config
+        Epochs or steps, size of batches and rates.
+
+    Returns
+    -------
+    list of arrays
+        The weights and biases, each with the clients as first axis.
+    """
+    trained = [np.empty((len(parts), *parameter.shape), np.float32) for parameter in start]
+    rows = x.reshape(len(y), -1)
+    sizes = np.array([part.size for part in parts])
+    # Clients with as many examples take steps with batches of the same shape.
+    for size in np.unique(sizes):
+        clients = np.flatnonzero(sizes == size).tolist()
+        examples = np.stack([parts[client] for client in clients])
+        parameters = [np.repeat(parameter[None], len(clients), axis=0) for parameter in start]
+        _train_alike(parameters, rows, y, examples, [seeds[client] for client in clients], config)
+        for place, parameter in zip(trained, parameters, strict=True):
+            place[clients] = parameter
+    return trained
+
+
+def _train_alike(
+    parameters: Matrices,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    examples: NDArray[np.int64],
+    seeds: Sequence[int],
+    config: FederationConfig,
+) -> None:
+    """Train clients with as many examples, in place."""
+    rate, momentum, proximal = map(np.float32, (config.learning_rate, config.momentum, config.proximal))
+    start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
+    velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
+    count, size = examples.shape[1], config.batch_size
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds] if count > 1 else []
+    steps_left = math.inf if config.local_steps is None else config.local_steps
+    for _ in range(config.local_epochs if config.local_steps is None else 10**9):
+        ordered = examples
+        if generators:
+            orders = np.stack(
+                [torch.randperm(count, generator=generator).numpy() for generator in generators]
+            )
+            ordered = np.take_along_axis(examples, orders, axis=1)
+        for first in range(0, count, size):
+            batch = ordered[:, first : first + size]
+            slopes = _gradients(parameters, x[batch], y[batch])
+            for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
+                if start:
+                    slope += proximal * (parameter - start[place])
+                if velocity:
+                    velocity[place] *= momentum
+                    velocity[place] += slope
+                parameter -= rate * (velocity[place] if velocity else slope)
+            steps_left -= 1
+            if steps_left == 0:
+                return
+
+
+def _gradients(parameters: Matrices, x: NDArray[Any], columns: NDArray[Any]) -> Matrices:
+    """The gradients of the mean losses: of each client, with its own batch."""
+    inputs = [x]
+    for place in range(0, len(parameters) - 2, 2):
+        hidden = inputs[-1] @ parameters[place].transpose(0, 2, 1)
+        hidden += parameters[place + 1][:, None]
+        inputs.append(np.maximum(hidden, 0.0, out=hidden))
+    residual = inputs[-1] @ parameters[-2].transpose(0, 2, 1)
+    residual += parameters[-1][:, None]
+    residual -= residual.max(axis=2, keepdims=True)
+    np.exp(residual, out=residual)
+    residual /= residual.sum(axis=2, keepdims=True)
+    clients, rows = np.indices(columns.shape)
+    residual[clients, rows, columns] -= 1.0
+    residual /= columns.shape[1]
+    slopes: Matrices = []
+    for place in range(len(parameters) - 2, -1, -2):
+        slopes[:0] = [residual.transpose(0, 2, 1) @ inputs[place // 2], residual.sum(axis=1)]
+        if place:
+            residual = residual @ parameters[place]
+            residual *= inputs[place // 2] > 0.0
+    return slopes

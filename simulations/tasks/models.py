@@ -1,0 +1,130 @@
+"""Models that tasks have by name: functions that make a torch module.
+
+A function is called with those of the following that it has a parameter for: the ``shape`` of one input, the
+number of ``classes`` that labels have, and the options of the task, such as ``task.hidden=128``. Weights are
+drawn from torch's global generator, which is seeded before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+from fl_privquant import _validation
+from fl_privquant.errors import MISSING, InvalidSpecError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["cnn", "deep_cnn", "gru", "mlp", "softmax"]
+
+
+def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression, which starts at zero."""
+    from torch import nn
+
+    layer = nn.Linear(math.prod(shape), classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64, layers: int = 1) -> nn.Module:
+    """Hidden layers of one width; 269 322 parameters for images of 28 x 28 with two layers of 256.
+
+    Parameters
+    ----------
+    shape, classes
+        Shape of an input, and number of labels.
+    hidden
+        Width of a hidden layer.
+    layers
+        Number of hidden layers.
+    """
+    from torch import nn
+
+    _validation.check_integer("task.hidden", hidden, 1)
+    widths = [math.prod(shape), *[hidden] * _validation.check_integer("task.layers", layers, 1)]
+    steps: list[nn.Module] = [nn.Flatten()]
+    for before, after in itertools.pairwise(widths):
+        steps += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*steps, nn.Linear(hidden, classes))
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One layer of 8 filters of 3 x 3, and a linear one."""
+    from torch import nn
+
+    images = shape if len(shape) == 3 else (1, 1, math.prod(shape))
+    pooled = min(images[1:]) > 1
+    reduced = (images[1] // 2) * (images[2] // 2) if pooled else images[1] * images[2]
+    return nn.Sequential(
+        nn.Unflatten(1, images) if len(shape) != 3 else nn.Identity(),
+        nn.Conv2d(images[0], 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=False) if pooled else nn.Identity(),
+        nn.Flatten(),
+        nn.Linear(8 * reduced, classes),
+    )
+
+
+def deep_cnn(shape: tuple[int, ...], classes: int, filters: int = 16, hidden: int = 128) -> nn.Module:
+    """Two layers of filters of 3 x 3, each pooled, and a hidden layer.
+
+    It has 206 922 parameters for images of 28 x 28 and ten labels; 824 458 with twice the filters and width.
+
+    Parameters
+    ----------
+    shape, classes
+        Shape of an input, an image (channels, height, width) of at least 4 x 4, and number of labels.
+    filters
+        Filters of the first layer; the second has twice as many.
+    hidden
+        Width of the hidden layer.
+    """
+    from torch import nn
+
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise InvalidSpecError(
+            "task.model",
+            MISSING,
+            f"deep_cnn takes images of at least 4 x 4, but inputs have shape {shape}",
+            "use mlp",
+        )
+    _validation.check_integer("task.filters", filters, 1)
+    _validation.check_integer("task.hidden", hidden, 1)
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, filters, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(filters, 2 * filters, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2 * filters * (height // 4) * (width // 4), hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
+
+
+def gru(classes: int, hidden: int = 128, embedding: int = 8) -> nn.Module:
+    """A gated recurrent network that reads whole numbers below ``classes``, and predicts the next one.
+
+    Parameters
+    ----------
+    classes
+        The number of different characters.
+    hidden
+        Width of its state.
+    embedding
+        Number of coordinates that represent a character.
+    """
+    from simulations.tasks.recurrent import NextCharacter
+
+    return NextCharacter(
+        classes,
+        _validation.check_integer("task.hidden", hidden, 1),
+        _validation.check_integer("task.embedding", embedding, 1),
+    )

@@ -1,0 +1,175 @@
+"""Folders of finished runs, and mutations of them that claim more privacy than the run had."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from fl_privquant.check import DisagreementError, check
+from simulations.run import execute
+from simulations.runner.config import compose_run
+from simulations.runner.results import RunDirectory
+
+_TASK = "task=mean task.dimension=37 federation.num_clients=7 federation.rounds=2"
+Files = dict[str, Any]
+Mutation = Callable[[Files, Path, random.Random], None]
+
+
+def finish_run(overrides: str, output: Path) -> Path:
+    """The folder of a small run."""
+    config = compose_run(*_TASK.split(), *overrides.split(), f"output={output}")
+    execute(config)
+    return RunDirectory.of(config).path
+
+
+def is_refused(folder: Path, mutation: Mutation, rng: random.Random) -> bool:
+    """Whether the check refuses a copy of a run's folder with that mutation."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / "run"
+        shutil.copytree(folder, copy)
+        files = read_files(copy)
+        mutation(files, copy, rng)
+        write_files(copy, files)
+        try:
+            check(copy)
+        except DisagreementError:
+            return True
+        return False
+
+
+def read_files(folder: Path) -> Files:
+    names = ("ledger", "provenance", "summary")
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+
+
+def write_files(folder: Path, files: Files) -> None:
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def state(files: Files, factor: float, unit: str, view: str) -> None:
+    """Multiply a stated ε, wherever it is written."""
+    for line in files["provenance"]["statements"]:
+        if (line["unit"], line["view"].split()[0]) == (unit, view) and math.isfinite(line["epsilon"]):
+            line["epsilon"] *= factor
+    column = {"client round": "epsilon_client_round", "client total": "epsilon_client_total"}.get(unit)
+    if column is not None:
+        files["summary"][column + ("_sum" if view == "aggregate" else "")] *= factor
+
+
+def views(files: Files) -> list[tuple[str, str]]:
+    return [(line["unit"], line["view"].split()[0]) for line in files["provenance"]["statements"]]
+
+
+def lower_epsilon(files: Files, folder: Path, rng: random.Random) -> None:
+    unit, view = rng.choice(views(files))
+    state(files, rng.uniform(0.3, 0.95), unit, view)
+
+
+def lower_delta(files: Files, folder: Path, rng: random.Random) -> None:
+    lines = [line for line in files["provenance"]["statements"] if line["delta"]]
+    rng.choice(lines)["delta"] *= 10.0 ** -rng.uniform(2.0, 6.0)
+
+
+def lower_only_the_summary(files: Files, folder: Path, rng: random.Random) -> None:
+    files["summary"]["epsilon_client_total"] *= rng.uniform(0.3, 0.999)
+
+
+def lose_a_round(files: Files, folder: Path, rng: random.Random) -> None:
+    ledger = files["ledger"]
+    ledger["rounds"].pop(rng.randrange(len(ledger["rounds"])))
+    ledger["shown"][0][1] -= 1
+    for node in ledger["nodes"]:
+        node[0][0][1] -= 1
+    state(files, rng.uniform(0.6, 0.7), "client total", "local")
+
+
+def lose_a_request(files: Files, folder: Path, rng: random.Random) -> None:
+    node = files["ledger"]["nodes"][0]
+    node[2].pop(rng.randrange(len(node[2])))
+
+
+def count_one_request(files: Files, folder: Path, rng: random.Random) -> None:
+    for node in files["ledger"]["nodes"]:
+        node[0][0][1] = 1
+    state(files, rng.uniform(0.55, 0.7), "client total", rng.choice(views(files))[1])
+
+
+def count_corrupt_clients_as_honest(files: Files, folder: Path, rng: random.Random) -> None:
+    for kind in files["ledger"]["kinds"]:
+        kind[1] = (kind[1] or 1) + rng.randint(1, 30)
+
+
+def shorten_updates(files: Files, folder: Path, rng: random.Random) -> None:
+    ledger, shorter = files["ledger"], rng.randint(1, 36)
+    for entry, at in ((entry, 0) for entry in ledger["kinds"]):
+        entry[at] = entry[at].replace(" 37 ", f" {shorter} ")
+    for entry in ledger["rounds"]:
+        entry[1] = entry[1].replace(" 37 ", f" {shorter} ")
+
+
+def halve_the_relation(files: Files, folder: Path, rng: random.Random) -> None:
+    """The figures of zero-out, for what is said to be replace-one."""
+    for unit, view in views(files)[1:]:
+        state(files, rng.uniform(0.45, 0.55), unit, view)
+
+
+def swap_the_mechanism(files: Files, folder: Path, rng: random.Random) -> None:
+    """A mechanism with less noise, with the right checksum and name; only its ε is still the old one."""
+    blob = (folder / "mechanism.pqm").read_bytes()
+    length, start = struct.unpack_from("<6sHI", blob)[2], struct.calcsize("<6sHI")
+    header, body = json.loads(blob[start : start + length]), bytearray(blob[start + length : -32])
+    if header["kind"] == "table":
+        levels, move = header["levels"], rng.choice((1 << 26, 1 << 28))
+        rows = struct.unpack_from(f"<{levels * header['rows']}Q", body, 4 * levels)
+        first = list(rows[:levels])
+        low, high = first.index(min(first)), first.index(max(first))
+        move = min(move, first[low] // 2)
+        first[low], first[high] = first[low] - move, first[high] + move
+        struct.pack_into(f"<{levels}Q", body, 4 * levels, *first)
+    elif header["kind"] == "rounded_gaussian":
+        key = rng.choice(("spacing", "deviation"))
+        header[key] = (float.fromhex(header[key]) * rng.uniform(0.5, 0.9)).hex()
+    elif header["kind"] == "pbm":
+        header["rare"] = int(header["rare"] * rng.uniform(0.5, 0.95))
+    else:
+        header["noise"] = str(Fraction(header["noise"]) * rng.randint(30, 80) / 100)
+    text = json.dumps(header, sort_keys=True).encode()
+    payload = struct.pack("<6sHI", *struct.unpack_from("<6sH", blob), len(text)) + text + body
+    changed = payload + hashlib.sha256(payload).digest()
+    old, new = (hashlib.sha256(each).hexdigest()[:32] for each in (blob, changed))
+    ledger = json.loads(json.dumps(files["ledger"]).replace(old, new))
+    ledger["mechanisms"] = {new: changed.hex()}
+    files["ledger"] = ledger
+    (folder / "mechanism.pqm").write_bytes(changed)
+
+
+def change_a_byte(files: Files, folder: Path, rng: random.Random) -> None:
+    name, text = next(iter(files["ledger"]["mechanisms"].items()))
+    blob = bytearray.fromhex(text)
+    blob[rng.randrange(len(blob))] ^= 1 << rng.randrange(8)
+    files["ledger"]["mechanisms"][name] = blob.hex()
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    lower_epsilon,
+    lower_delta,
+    lower_only_the_summary,
+    lose_a_round,
+    lose_a_request,
+    count_one_request,
+    count_corrupt_clients_as_honest,
+    shorten_updates,
+    halve_the_relation,
+    swap_the_mechanism,
+    change_a_byte,
+)

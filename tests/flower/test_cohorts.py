@@ -1,0 +1,188 @@
+"""Clients that are trained and encoded together give, to the last bit, what they give one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+import fl_privquant as pq
+from fl_privquant.codec.encoding import Encoding
+from fl_privquant.flower import PrivQuantStrategy, RoundRecord
+from fl_privquant.flower._messages.arrays import read_arrays
+from fl_privquant.flower.client.cohort import CohortApp, CohortMod
+from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.sampling.cohort_stream import CohortStream
+from fl_privquant.sampling.stream import Continuation, RandomStream
+from tests.codec.test_update import mechanism_of
+from tests.flower.apps import (
+    CLIP,
+    SEED,
+    as_arrays,
+    as_record,
+    assert_same_arrays,
+    fedavg,
+    server_app,
+    trained,
+)
+
+CLIENTS, ROUNDS = 7, 3
+Train = Callable[[dict[str, Any], int, int], dict[str, Any]]
+
+
+def cohort_app(train_with: Train = trained, sizes: list[int] | None = None, **options: Any) -> CohortApp:
+    """An app that trains each client by a function, alone or with others; ``sizes`` notes how many."""
+
+    def train(message: Message, context: Context) -> Message:
+        arrays = as_arrays(message.content["arrays"])
+        number = message.content["config"]["server-round"]
+        new = train_with(arrays, int(context.node_config["partition-id"]), number)
+        return Message(RecordDict({"arrays": as_record(new)}), reply_to=message)
+
+    def train_cohort(message: Message, contexts: Sequence[Context]) -> dict[str, Any]:
+        arrays = read_arrays(message.content["arrays"])
+        number = message.content["config"]["server-round"]
+        updates = [train_with(arrays, int(each.node_config["partition-id"]), number) for each in contexts]
+        if sizes is not None:
+            sizes.append(len(updates))
+        return {name: np.stack([update[name] for update in updates]) for name in arrays}
+
+    mod = CohortMod(math.inf, max_delta=1e-3, seed=SEED, **options)
+    return CohortApp(mod, train, train_cohort)
+
+
+def run(
+    batch: int, encoding: Encoding, app: CohortApp, aggregation: Any = None, inner: Any = None
+) -> tuple[dict[str, Any], list[Any], list[str], dict[int, dict[str, Any]]]:
+    """The model, what each round did, the statements, and the clients' ledgers."""
+    records: list[RoundRecord] = []
+    grids: list[Any] = []
+    strategy = PrivQuantStrategy(
+        inner or fedavg(),
+        encoding,
+        aggregation=aggregation,
+        simulated=True,
+        max_failed_rounds=9,
+        on_round=records.append,
+    )
+    server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: grids.append(grid) or grid)
+    result = InlineEngine(batch=batch).run(server, app, Federation(CLIENTS, seed=2))
+    rounds = [(each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in records]
+    ledgers = {node: dict(state["privquant-ledger"]) for node, state in grids[0].states.items()}
+    return as_arrays(result.arrays), rounds, strategy.privacy_statement(), ledgers
+
+
+def assert_same(encoding: Encoding, make_app: Callable[[list[int]], CohortApp], **options: Any) -> list[int]:
+    """Run alone and together; how many clients were trained at once."""
+    alone = run(1, encoding, make_app([]), **options)
+    for batch in (3, 256):
+        sizes: list[int] = []
+        together = run(batch, encoding, make_app(sizes), **options)
+        assert_same_arrays(together[0], alone[0])
+        assert together[1:] == alone[1:]
+        assert sizes
+        assert max(sizes) <= batch
+    return sizes
+
+
+@pytest.mark.parametrize("stages", ["clip", "norm, rotation and part"])
+@pytest.mark.parametrize("name", pq.available_mechanisms())
+def test_every_mechanism_gives_the_same(name: str, stages: str) -> None:
+    mechanism = mechanism_of(name)
+    encoding = Encoding(mechanism, CLIP)
+    if stages != "clip":
+        keep = None if mechanism.encodes_whole_updates else 10
+        encoding = Encoding(mechanism, CLIP, l2_clip=0.3, rotate=True, keep=keep)
+    sizes = assert_same(encoding, lambda sizes: cohort_app(sizes=sizes))
+    assert sizes == [CLIENTS] * ROUNDS
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        mechanism_of("optm"),
+        mechanism_of("cldp_linf"),
+        pq.design("skellam", epsilon=2.0, num_clients=CLIENTS),
+        pq.design("rounded_gaussian", epsilon=2.0, delta=1e-4, num_clients=CLIENTS),
+    ],
+    ids=lambda each: each.name,
+)
+def test_masked_codes_are_the_same(mechanism: Any) -> None:
+    encoding = Encoding(mechanism, CLIP)
+    assert_same(
+        encoding, lambda sizes: cohort_app(sizes=sizes, secure_aggregation=True), aggregation=pq.SecureSum()
+    )
+
+
+def test_a_client_whose_update_is_not_finite_costs_the_others_nothing(flower_log: Any) -> None:
+    def train(arrays: dict[str, Any], partition: int, number: int) -> dict[str, Any]:
+        new = trained(arrays, partition, number)
+        if partition == 3:
+            new["weight"][0] = np.nan
+        return new
+
+    assert_same(Encoding(mechanism_of("optm"), CLIP), lambda sizes: cohort_app(train, sizes))
+    assert "are not finite" in flower_log.text
+
+
+def test_a_client_that_fails_to_train_costs_the_others_nothing(flower_log: Any) -> None:
+    def train(arrays: dict[str, Any], partition: int, number: int) -> dict[str, Any]:
+        if partition == 3:
+            raise ValueError("no data")
+        return trained(arrays, partition, number)
+
+    encoding = Encoding(mechanism_of("optm"), CLIP)
+    alone, together = (run(batch, encoding, cohort_app(train)) for batch in (1, 256))
+    assert_same_arrays(together[0], alone[0])
+    assert together[1:] == alone[1:]
+    assert "clients could not train together" in flower_log.text
+
+
+def test_clients_that_refuse_leave_the_cohort() -> None:
+    """Every client takes part twice, and only some are asked in a round, so that contents differ."""
+    assert_same(
+        Encoding(mechanism_of("optm"), CLIP),
+        lambda sizes: cohort_app(sizes=sizes, max_participations=2),
+        inner=fedavg(fraction_train=0.8),
+    )
+
+
+def test_without_a_seed_noise_is_fresh_for_every_client() -> None:
+    """With a seed, or one stream for all, equal updates would have equal codes."""
+
+    def still(arrays: dict[str, Any], partition: int, number: int) -> dict[str, Any]:
+        return {name: array.copy() for name, array in arrays.items()}
+
+    models = []
+    for seed in (None, None, SEED, SEED):
+        app = cohort_app(still)
+        app._mod.seed = seed
+        models.append(run(256, Encoding(mechanism_of("one_bit"), CLIP), app)[0]["weight"])
+    assert np.array_equal(models[2], models[3])
+    # Odds of equal sums of seven signs in 24 coordinates and three rounds: below 2^-100.
+    assert not np.array_equal(models[0], models[1])
+
+
+def test_words_are_those_of_each_clients_own_stream() -> None:
+    def streams() -> list[RandomStream]:
+        return [RandomStream.seeded(5, client=client) for client in range(3)]
+
+    length, blocks = 5, 2
+    cohort, alone = CohortStream(streams(), length), streams()
+    words = np.empty(blocks * 3 * length, np.uint64)
+    cohort.fill(words, cohort.reserve(words.size))
+    own = [each.words(blocks * length).reshape(blocks, length) for each in alone]
+    np.testing.assert_array_equal(words.reshape(blocks, 3, length), np.stack(own, axis=1))
+    # Draws that need further words continue as in the client's stream.
+    for address in (0, 7, 3 * length + 14):
+        block, place = divmod(address, 3 * length)
+        word = block * length + place % length
+        found = Continuation(cohort, address).below(1 << 200)
+        assert found == Continuation(alone[place // length], word).below(1 << 200)
+        assert found != Continuation(alone[(place // length + 1) % 3], word).below(1 << 200)
+    with pytest.raises(pq.InvalidSpecError, match="7 words are not as many for each of 3 clients"):
+        cohort.reserve(7)

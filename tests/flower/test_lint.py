@@ -1,0 +1,272 @@
+"""Small Flower apps in folders of their own, and what is said about their privacy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+from typer.testing import CliRunner
+
+from fl_privquant.cli.main import app as command
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower.lint import Finding, central_statement, lint_app, local_deviation, local_statement
+from fl_privquant.statement import Relation
+
+PROJECT = """
+[project]
+name = "{name}"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "nobody"
+[tool.flwr.app.components]
+serverapp = "{name}.server:app"
+clientapp = "{name}.client:app"
+[tool.flwr.app.config]
+rounds = 7
+multiplier = 2.0
+"""
+SERVER = """
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod, ServerApp
+from flwr.serverapp.strategy import *
+import fl_privquant as pq
+from fl_privquant.flower import *
+
+app = ServerApp()
+
+def config(population):
+    return PrivacyConfig(
+        target_delta=1e-5,
+        population_size=population,
+        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        sampling_method=SamplingMethod.NO_AMPLIFICATION,
+    )
+
+@app.main()
+def main(grid, context):
+    z = context.run_config["multiplier"]
+    strategy = {strategy}
+    model = ArrayRecord({{"w": Array(np.zeros(10))}})
+    strategy.start(grid, model, num_rounds=context.run_config["rounds"])
+"""
+CLIENT = """
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from fl_privquant.flower import PrivQuantMod
+
+app = ClientApp(mods=[{mods}])
+
+@app.train()
+def train(message, context):
+    raise RuntimeError("the app was asked to train")
+"""
+FED_AVG = "FedAvg(fraction_evaluate=0.0)"
+OURS = "PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), pq.Encoding(pq.design('one_bit', epsilon=1.0), 0.1))"
+
+MakeApp = Callable[..., Path]
+
+
+@pytest.fixture
+def make_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> MakeApp:
+    """Writes an app with a strategy and mods; its name is its test's, as Python keeps modules by name."""
+    name = "linted_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+    def make(strategy: str = FED_AVG, mods: str = "", client: str = CLIENT, more: str = "") -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / "pyproject.toml").write_text(PROJECT.format(name=name))
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "server.py").write_text(SERVER.format(strategy=strategy))
+        (tmp_path / name / "client.py").write_text(client.replace("{mods}", mods) + more)
+        return tmp_path
+
+    return make
+
+
+def errors(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.is_error]
+
+
+def test_an_app_without_protection_is_told_what_to_write(make_app: MakeApp) -> None:
+    (finding,) = lint_app(make_app())
+    assert finding.is_error
+    assert finding.place == "FedAvg"
+    assert "every update is sent as it is" in finding.problem
+    assert "rounds=7" in finding.remedy
+    assert "PrivQuantStrategy(strategy, plan)" in finding.remedy
+
+
+def test_a_wrong_sensitivity_gives_the_epsilon_that_it_really_has(make_app: MakeApp) -> None:
+    """The noise is for a sensitivity of 1e-4, but updates of norm 1 are up to 2 apart."""
+    folder = make_app(mods="LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5)")
+    (finding,) = errors(lint_app(folder))
+    assert "σ = 4.8e-05" in finding.problem
+    assert "client round, local view, replace-one" in finding.problem
+    assert "client round, local view, zero-out" in finding.problem
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5)
+    assert local_statement(mod, Relation.REPLACE_ONE).epsilon == pytest.approx(0.85e9, rel=0.01)
+    assert "sensitivity=2" in finding.remedy
+
+
+def test_the_noise_of_flower_has_the_stated_deviation() -> None:
+    """Of 200 000 draws the deviation is within 1 % with odds above 1 - 1e-9; twice the noise is not."""
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=0.5, epsilon=2.0, delta=1e-5)
+    model = np.full(200_000, 1e-9)
+
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord([model])}), reply_to=message)
+
+    asked = RecordDict({"arrays": ArrayRecord([np.zeros(model.size)])})
+    with use_server_identity(1):
+        message = Message(asked, dst_node_id=1, message_type="train")
+        reply = mod(message, Context(1, 1, {}, RecordDict(), {}), train)
+    (noisy,) = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+    assert np.std(noisy) == pytest.approx(local_deviation(mod), rel=0.01)
+    assert np.std(2.0 * noisy) != pytest.approx(local_deviation(mod), rel=0.01)
+
+
+def test_a_right_sensitivity_is_only_warned_of(make_app: MakeApp) -> None:
+    folder = make_app(mods="LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=1.0, delta=1e-5)")
+    findings = lint_app(folder)
+    assert not errors(findings)
+    assert any("7 rounds cost more" in finding.problem for finding in findings)
+    assert any("global np.random" in finding.problem for finding in findings)
+
+
+WRAPPED = "DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), z, 1.0, 10{})"
+
+
+def test_a_wrapper_without_an_accountant_is_counted(make_app: MakeApp) -> None:
+    (finding,) = errors(lint_app(make_app(WRAPPED.format(""))))
+    assert "it has no accountant: 7 rounds cost" in finding.problem
+    for relation in (Relation.ADD_REMOVE, Relation.REPLACE_ONE):
+        assert central_statement(2.0, 7, relation).brief in finding.problem
+    assert "GaussianAccountant" in finding.remedy
+
+
+def test_the_run_config_is_read(make_app: MakeApp) -> None:
+    (finding,) = errors(lint_app(make_app(WRAPPED.format("")), "multiplier=4.0 rounds=50"))
+    assert "50 rounds" in finding.problem
+    stated = central_statement(4.0, 50, Relation.ADD_REMOVE)
+    assert stated.brief in finding.problem
+    assert stated.epsilon == pytest.approx(8.60, abs=0.005)
+    assert central_statement(2.0, 10, Relation.ADD_REMOVE).epsilon == pytest.approx(7.51, abs=0.005)
+
+
+def test_an_upper_bound_and_an_exact_figure_are_no_errors(make_app: MakeApp) -> None:
+    findings = lint_app(make_app(WRAPPED.format(", accountant=RdpAccountant(config(100))")))
+    assert not errors(findings)
+    assert any("RdpAccountant states an upper bound" in finding.problem for finding in findings)
+
+
+def test_the_exact_accountant_needs_no_advice(make_app: MakeApp) -> None:
+    findings = lint_app(make_app(WRAPPED.format(", accountant=GaussianAccountant(config(100))")))
+    assert {finding.problem.split(":")[0] for finding in findings} == {
+        "Flower draws its noise as floats from the global np.random"
+    }
+
+
+def test_noise_for_clients_that_do_not_clip_hides_nothing(make_app: MakeApp) -> None:
+    twin = WRAPPED.format(", accountant=GaussianAccountant(config(100))").replace("ServerSide", "ClientSide")
+    (finding,) = errors(lint_app(make_app(twin)))
+    assert "no client clips" in finding.problem
+
+
+def test_a_client_that_clips_is_found_among_the_mods(make_app: MakeApp) -> None:
+    twin = WRAPPED.format(", accountant=GaussianAccountant(config(100))").replace("ServerSide", "ClientSide")
+    assert not errors(lint_app(make_app(twin, mods="fixedclipping_mod")))
+
+
+ADAPTIVE = "DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(fraction_evaluate=0.0), 2.0, 100)"
+
+
+def test_adaptive_clipping_is_not_counted_by_flower(make_app: MakeApp) -> None:
+    (finding,) = errors(lint_app(make_app(ADAPTIVE)))
+    assert "AccountedAdaptiveClipping" in finding.remedy
+
+
+def test_adaptive_clipping_that_is_counted_is_no_error(make_app: MakeApp) -> None:
+    counted = f"AccountedAdaptiveClipping({ADAPTIVE}, GaussianAccountant(config(100)))"
+    assert not errors(lint_app(make_app(counted)))
+
+
+def test_an_app_of_ours_has_no_findings(make_app: MakeApp) -> None:
+    assert lint_app(make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)")) == []
+
+
+def test_one_half_of_an_app_of_ours_is_an_error(make_app: MakeApp) -> None:
+    (finding,) = errors(lint_app(make_app(OURS)))
+    assert finding.problem == "no client encodes"
+
+
+TRAINING_WITH_METRICS = """
+
+@app.train("second")
+def second(message, context):
+    noise = np.random.normal(0.0, 1.0, 10)
+    told = {"train_loss": 0.5, "num-examples": 10}
+    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+
+@app.evaluate()
+def evaluate(message, context):
+    return message
+"""
+
+
+def test_metrics_noise_and_evaluation_beside_the_updates_are_named(make_app: MakeApp) -> None:
+    wrapped = WRAPPED.format(", accountant=GaussianAccountant(config(100))")
+    wrapped = wrapped.replace("fraction_evaluate=0.0", "")
+    findings = lint_app(make_app(wrapped, more=TRAINING_WITH_METRICS))
+    problems = [finding.problem for finding in findings]
+    assert not errors(findings)
+    assert any("clients send train_loss in clear" in problem for problem in problems)
+    assert any("np.random.normal draws floats" in problem for problem in problems)
+    assert any("their evaluation measured one by one, in clear" in problem for problem in problems)
+
+
+LEGACY = """
+from flwr.client import ClientApp
+from flwr.client.mod import secaggplus_mod
+
+app = ClientApp(client_fn=lambda context: None, mods=[secaggplus_mod])
+"""
+
+
+def test_legacy_secure_aggregation_is_found_in_the_sources(make_app: MakeApp) -> None:
+    (finding,) = lint_app(make_app(client=LEGACY))
+    assert finding.is_error
+    assert "client.py, line 3" in finding.place
+    assert "no ε is stated" in finding.problem
+
+
+def test_the_command_has_an_exit_code_for_continuous_integration(make_app: MakeApp) -> None:
+    folder = make_app(WRAPPED.format(""))
+    shown = CliRunner().invoke(command, ["lint", str(folder)])
+    assert shown.exit_code == 1, shown.output
+    text = " ".join(shown.output.split())
+    assert "error: DifferentialPrivacyServerSideFixedClipping: it has no accountant" in text
+    assert "1 error, 1 warning; nothing was trained" in text
+
+
+def test_the_command_ends_well_for_an_app_that_protects(make_app: MakeApp) -> None:
+    folder = make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)")
+    shown = CliRunner().invoke(command, ["lint", str(folder)])
+    assert (shown.exit_code, "0 errors" in shown.output) == (0, True)
+
+
+def test_a_folder_without_an_app_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match=r"pyproject\.toml"):
+        lint_app(tmp_path)
+
+
+def test_a_server_that_fails_says_so(make_app: MakeApp) -> None:
+    with pytest.raises(InvalidSpecError, match=r"before it starts a strategy .*ZeroDivisionError"):
+        lint_app(make_app("1 / 0"))
