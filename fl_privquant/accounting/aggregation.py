@@ -1,22 +1,106 @@
-"""How a server may see the codes of a round: one by one, added up, or only their secure sum.
+"""How a server sees the codes of a round: one by one, added up, or only their secure sum.
 
-An aggregation is a frozen description that strategies, plans and ledgers share. It says how many honest
-clients are counted in what the server sees (:meth:`Aggregation.view`) and in which form a mechanism is used
-with it (:meth:`Aggregation.adapted`).
+An :class:`Aggregation` is a frozen value that strategies, plans and ledgers share. It says how many honest
+clients are counted in what the server sees (:meth:`Aggregation.view`), in which form a mechanism is used with
+it (:meth:`Aggregation.adapt_mechanism`), and it opens the replies of a round (:meth:`Aggregation.open`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fl_privquant import _validation
+from fl_privquant.codec.array_layout import Arrays
+from fl_privquant.codec.sum_check import RunningSum, make_sum_check
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.cohort import check_fraction, count_clients, min_honest_clients
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import (
+    CodeOverflowError,
+    InvalidSpecError,
+    PrivQuantError,
+    SecureAggregationError,
+)
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.mechanisms.modular_sum import SumRing
+from fl_privquant.packing.pack import packed_size
+from fl_privquant.secagg import UnmaskedSum, choose_parameters
+from fl_privquant.secagg.message_sizes import handshake_bytes
 from fl_privquant.statement import LOCAL, View
+
+DecodeFunctions = Mapping[str, Callable[[], NDArray[Any]]]
+"""Functions that compute the arrays of one client's decoded update, by their names."""
+
+_Read = TypeVar("_Read")
+
+
+class Masks(Protocol):
+    """Agrees with the clients of a round on masks, and opens the sum of what they masked."""
+
+    ring: SumRing
+    """The ring of integers in which the codes of the round's clients are added up."""
+    handshake_bytes: int
+    """Bytes that the round has exchanged so far, besides models, requests and packed codes."""
+
+    def agree(self, sums: SecureSum, codec: UpdateCodec, nodes: Sequence[int]) -> Mapping[int, bytes]:
+        """What each node that takes part gets with its train message; SecureAggregationError if none may."""
+
+    def open(self, payloads: Mapping[int, bytes], check: Callable[[int], None]) -> UnmaskedSum:
+        """The sum of the payloads, by node; ``check`` is called with the number of clients in it first."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundReplies:
+    """The replies of a round, before they are opened."""
+
+    payloads: Mapping[int, bytes]
+    """The encoded updates, by node."""
+    codec: UpdateCodec
+    model: Arrays
+    """The model that clients were sent."""
+    num_asked: int
+    masks: Masks
+
+    def read_payloads(self, read: Callable[[bytes], _Read]) -> tuple[dict[int, _Read], dict[int, str]]:
+        """What ``read`` makes of each payload, and why it refused the others, both by node."""
+        accepted: dict[int, _Read] = {}
+        refused: dict[int, str] = {}
+        for node, payload in self.payloads.items():
+            try:
+                accepted[node] = read(payload)
+            except PrivQuantError as error:
+                refused[node] = str(error)
+        return accepted, refused
+
+    def add_codes(self) -> AggregateResult:
+        """The sum of all codes as whole numbers, which no ring has reduced."""
+        total = np.zeros(self.codec.dimension, dtype=np.int64)
+        added, failures = self.read_payloads(lambda payload: self.codec.add_codes(payload, total))
+        return AggregateResult(tuple(added), total, failures=failures)
+
+
+@dataclass(frozen=True, eq=False)
+class AggregateResult:
+    """The result of opening a round's replies."""
+
+    nodes: tuple[int, ...] = ()
+    """The nodes whose updates are in it."""
+    total: NDArray[Any] | None = None
+    """The sum of their codes; None if updates were decoded one by one."""
+    decoded: Mapping[int, DecodeFunctions] = field(default_factory=dict)
+    """The decoded update of each node; empty if there is a sum."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """Why replies could not be used, by node."""
+    overflowed: int | None = None
+    """How many coordinates of the sum were opened wrongly, because they left the window of the modulus
+    (:mod:`fl_privquant.mechanisms.modular_sum`). Known only where codes are added up in the open."""
+    mean: Arrays | None = None
+    """The mean update in that sum, where it was decoded already."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +109,10 @@ class Aggregation(ABC):
 
     simulated: ClassVar[str] = ""
     """Why the stated view is only simulated, so that nobody is protected; empty if the view is real."""
+    masked: ClassVar[bool] = False
+    """Whether what single clients send is hidden from the server."""
+    shows_single_updates: ClassVar[bool] = False
+    """Whether the wrapped strategy sees the update of each client, and not only their mean."""
 
     @abstractmethod
     def view(self, num_clients: int) -> View:
@@ -36,6 +124,34 @@ class Aggregation(ABC):
     @abstractmethod
     def adapt_mechanism(self, mechanism: Mechanism) -> Mechanism:
         """The mechanism as clients must use it; InvalidSpecError if it does not suit the aggregation."""
+
+    @abstractmethod
+    def open(self, replies: RoundReplies) -> AggregateResult:
+        """Open the replies of a round.
+
+        Raises SecureAggregationError if no sum may be opened, or none can be.
+        """
+
+    def agree_on_masks(
+        self, masks: Masks, codec: UpdateCodec, nodes: Sequence[int]
+    ) -> Mapping[int, bytes] | None:
+        """What each node that takes part in a round gets with its train message; None without masks.
+
+        Raises SecureAggregationError if no agreement is reached; clients have not released anything then.
+        """
+        return None
+
+    def check_sum(self, opened: AggregateResult, codec: UpdateCodec, applied: RunningSum) -> AggregateResult:
+        """What was opened; raises SecureAggregationError if it must not be ``applied`` to the model."""
+        return opened
+
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """Bytes of one client's update, in a round that asks ``num_clients`` clients."""
+        return codec.num_bytes
+
+    def handshake_bytes(self, num_clients: int, masks: Masks) -> int:
+        """Bytes that all clients of a round exchanged besides models, requests and updates."""
+        return 0
 
     def num_corrupt(self, num_clients: int) -> int:
         """Clients of a round that are counted as colluding with the server."""
@@ -70,11 +186,18 @@ class Aggregation(ABC):
 class PerClient(Aggregation):
     """The server decodes every client's update and hands all of them to the wrapped strategy."""
 
+    shows_single_updates: ClassVar[bool] = True
+
     def view(self, num_clients: int) -> View:
         return LOCAL
 
     def adapt_mechanism(self, mechanism: Mechanism) -> Mechanism:
         return mechanism
+
+    def open(self, replies: RoundReplies) -> AggregateResult:
+        apply = replies.codec.apply_on_demand
+        decoded, failures = replies.read_payloads(lambda payload: apply(payload, replies.model))
+        return AggregateResult(tuple(decoded), None, decoded, failures)
 
 
 @dataclass(frozen=True)
@@ -84,6 +207,14 @@ class SumOfCodes(PerClient):
     The wrapped strategy sees one reply, the mean update, and the model is the same to the last bit as under
     secure aggregation. Mechanisms whose codes cannot be added up are decoded one by one.
     """
+
+    shows_single_updates: ClassVar[bool] = False
+
+    def open(self, replies: RoundReplies) -> AggregateResult:
+        if not replies.codec.mechanism.summable:
+            return super().open(replies)
+        opened = replies.add_codes()
+        return _reduce_total(opened, replies.codec) if opened.nodes else opened
 
 
 @dataclass(frozen=True)
@@ -139,6 +270,34 @@ class _HonestSum(Aggregation):
             )
         return summed
 
+    def ring(self, codec: UpdateCodec, num_clients: int) -> SumRing:
+        """The ring of integers in which the codes of ``num_clients`` clients are added up."""
+        return codec.sum_ring(num_clients, self.exact_sums)
+
+    def check_sum(self, opened: AggregateResult, codec: UpdateCodec, applied: RunningSum) -> AggregateResult:
+        """Refuse a sum that honest clients cannot have sent; its privacy loss is counted all the same."""
+        if opened.total is None:
+            return opened
+        test = make_sum_check(codec, len(opened.nodes))
+        test.check(opened.total)
+        mean = codec.decode_sum(opened.total, len(opened.nodes))
+        applied.add(mean, codec.layout, test)
+        return replace(opened, mean=mean)
+
+    def update_bytes(self, codec: UpdateCodec, num_clients: int) -> int:
+        """Bytes of an update whose codes are as wide as their sum, which masked codes are."""
+        return packed_size(codec.dimension, width=self.ring(codec, num_clients).bits)
+
+    def check_honest(self, survivors: int, num_asked: int) -> None:
+        """Refuse a sum with fewer honest clients than the view of the round promises."""
+        honest = survivors - self.num_corrupt(num_asked)
+        planned = self.view(num_asked).honest_count
+        if honest < planned:
+            raise SecureAggregationError(
+                f"{survivors} of {num_asked} clients are left, {honest} of them honest, fewer than the "
+                f"{planned} that the guarantee counts on; ask more clients, or raise dropout_fraction"
+            )
+
 
 @_validation.check_argument_names
 @dataclass(frozen=True)
@@ -159,6 +318,26 @@ class SimulatedSum(_HonestSum):
     """
 
     simulated: ClassVar[str] = "codes are added up in the open and counted as if only their sum were seen"
+
+    def open(self, replies: RoundReplies) -> AggregateResult:
+        opened, ring = replies.add_codes(), self.ring(replies.codec, replies.num_asked)
+        self.check_honest(len(opened.nodes), replies.num_asked)
+        if opened.total is None or ring.center is None:
+            return replace(_reduce_total(opened, replies.codec), overflowed=0)
+        total = _unwrap_sum(ring, ring.residues(opened.total), len(opened.nodes))
+        return replace(opened, total=total, overflowed=int(np.count_nonzero(total != opened.total)))
+
+    def handshake_bytes(self, num_clients: int, masks: Masks) -> int:
+        """The bytes predicted for a secure sum that loses no client; 0 if the clients are too few for one."""
+        try:
+            graph = choose_parameters(
+                num_clients,
+                corrupt_fraction=self.corrupt_fraction,
+                dropout_fraction=self.dropout_fraction,
+            )
+        except InvalidSpecError:
+            return 0
+        return round(num_clients * handshake_bytes(graph))
 
 
 @_validation.check_argument_names
@@ -190,6 +369,8 @@ class SecureSum(_HonestSum):
     aggregate of 19
     """
 
+    masked: ClassVar[bool] = True
+
     server_may_lie: bool = False
     num_neighbors: int | None = None
     threshold: int | None = None
@@ -199,3 +380,30 @@ class SecureSum(_HonestSum):
     @property
     def server_lies(self) -> bool:
         return self.server_may_lie
+
+    def agree_on_masks(self, masks: Masks, codec: UpdateCodec, nodes: Sequence[int]) -> Mapping[int, bytes]:
+        return masks.agree(self, codec, nodes)
+
+    def open(self, replies: RoundReplies) -> AggregateResult:
+        masks = replies.masks
+        opened = masks.open(replies.payloads, lambda left: self.check_honest(left, replies.num_asked))
+        total = _unwrap_sum(masks.ring, opened.total, len(opened.survivors))
+        return AggregateResult(opened.survivors, total)
+
+    def handshake_bytes(self, num_clients: int, masks: Masks) -> int:
+        return masks.handshake_bytes
+
+
+def _reduce_total(opened: AggregateResult, codec: UpdateCodec) -> AggregateResult:
+    """The sum modulo the number that the mechanism's codes are added up to."""
+    if opened.total is None:
+        return opened
+    return replace(opened, total=opened.total & (1 << codec.mechanism.sum_bits(len(opened.nodes))) - 1)
+
+
+def _unwrap_sum(ring: SumRing, total: NDArray[Any], num_clients: int) -> NDArray[Any]:
+    """The sums of the codes of ``num_clients`` clients, from their residues."""
+    try:
+        return ring.unwrap(total, num_clients)
+    except CodeOverflowError as error:
+        raise SecureAggregationError(f"{error}; the sum is not applied") from error

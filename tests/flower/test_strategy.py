@@ -1,5 +1,6 @@
 import inspect
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -50,6 +51,19 @@ def test_the_summary_of_a_plan_says_what_the_whole_run_may_cost(flower_log):
 def test_the_model_is_the_mean_of_the_decoded_updates(mechanism):
     result, _ = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
     assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(4)))
+
+
+def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
+    @dataclass(frozen=True)
+    class AllButTheFirst(pq.PerClient):
+        def open(self, replies):
+            left_out = min(replies.payloads)
+            kept = {node: payload for node, payload in replies.payloads.items() if node != left_out}
+            return super().open(replace(replies, payloads=kept))
+
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=AllButTheFirst())
+    result, _ = run(strategy)
+    assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(1, 4)))
 
 
 @pytest.mark.parametrize("options", [{"l2_clip": 0.1}, {"rotate": True}, {"l2_clip": 0.1, "rotate": True}])

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -310,6 +310,15 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
     return [message for message, _ in counted_contents]
 
 
+def with_deliveries(messages: Iterable[Message], deliveries: Mapping[int, bytes]) -> list[Message]:
+    """The messages to nodes that something is delivered to, each with what is for its receiver."""
+    delivered = [message for message in messages if message.metadata.dst_node_id in deliveries]
+    for message in delivered:
+        delivery = deliveries[message.metadata.dst_node_id]
+        message.content = with_entry(message.content, KEY_DELIVERY, delivery)
+    return delivered
+
+
 def message_digest(message: Message) -> bytes:
     """SHA-256 of a train message: its type, its group and every record, except :data:`PER_CLIENT_KEYS`.
 
@@ -341,6 +350,35 @@ def message_digest(message: Message) -> bytes:
             else:
                 add(key, type(value).__name__, value if isinstance(value, bytes) else repr(value))
     return state.digest()
+
+
+def common_digest(messages: Sequence[Message]) -> bytes:
+    """The digest of the train message that all clients of a round are sent.
+
+    Raises InvalidSpecError if they are sent different ones, as their masks would not cancel.
+    """
+    first = messages[0]
+    common = _common_records(first)
+    for message in messages[1:]:
+        # Most messages have the very same records, which are not compared again.
+        if message.content is not first.content and _common_records(message) != common:
+            raise InvalidSpecError(
+                "messages",
+                MISSING,
+                f"node {message.metadata.dst_node_id} is sent another configuration or model than "
+                f"node {first.metadata.dst_node_id}, but in a secure aggregation all clients of a "
+                "round must be asked for the same",
+                "let clients read what differs from their own node_config",
+            )
+    return message_digest(first)
+
+
+def _common_records(message: Message) -> dict[str, dict[str, Any]]:
+    """The records of a message, without what may differ from client to client."""
+    return {
+        name: {key: value for key, value in record.items() if key not in PER_CLIENT_KEYS}
+        for name, record in message.content.items()
+    }
 
 
 @functools.lru_cache(maxsize=_CACHED_REQUESTS)

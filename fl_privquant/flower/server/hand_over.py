@@ -43,7 +43,7 @@ class SeedRelay:
     """
 
     def __init__(self, aggregation: Aggregation, public_seed: int) -> None:
-        self._seals = isinstance(aggregation, SecureSum)
+        self._seals = aggregation.masked
         self._timeout = aggregation.timeout if isinstance(aggregation, SecureSum) else None
         self._public_seed = public_seed
         # The round that is paired, the receiver of each of its clients, and the receivers' public keys.

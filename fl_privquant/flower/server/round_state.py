@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
+from fl_privquant.accounting.aggregation import AggregateResult, DecodeFunctions
 from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidUpdateError, one_line
@@ -29,7 +30,6 @@ from fl_privquant.flower._messages.protocol import (
     Request,
 )
 from fl_privquant.flower._messages.records import UncheckedRecords, unchecked_record, values_of
-from fl_privquant.flower.server.aggregation import AggregateResult, DecodeFunctions
 from fl_privquant.flower.server.strategy_wrapper import make_mean_reply
 
 # An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.

@@ -20,13 +20,13 @@ from logging import INFO, WARNING
 from flwr.app import Message
 
 from fl_privquant.accounting.accountant import coordinate_statement
+from fl_privquant.accounting.aggregation import AggregateResult
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import MISSING, BudgetExhaustedError, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
 from fl_privquant.flower._messages.protocol import with_counts
 from fl_privquant.flower.server._arguments import StrategyArguments
-from fl_privquant.flower.server.aggregation import AggregateResult
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning.client_sampling import ClientSampling
 from fl_privquant.statement import PrivacyStatement, Relation, Unit, View

@@ -7,21 +7,23 @@ follow. It knows nothing of models or strategies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any, Final
+from typing import Final
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fl_privquant.accounting.aggregation import SecureSum
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CulpritError, SecureAggregationError, one_line, pluralize
 from fl_privquant.flower._flower_internals import ErrorCode, log
 from fl_privquant.flower._messages.log_lines import failure_lines
+from fl_privquant.flower._messages.protocol import common_digest
 from fl_privquant.flower.client import masking
 from fl_privquant.flower.client.identity import KEY_IDENTITY, KEY_KNOWN_CLIENTS, verify_identification
-from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg import RoundConfig, ServerRound, UnmaskedSum, draw_session
 from fl_privquant.secagg.signed.evidence import Evidence
 from fl_privquant.secagg.signed.identities import KnownClients
@@ -31,27 +33,14 @@ _MAX_REASONS: Final = 3
 
 
 class SecureRounds:
-    """Runs secure aggregation with the clients of a grid: one sum in each round.
+    """Runs secure aggregation with the clients of a grid: one sum in each round."""
 
-    Parameters
-    ----------
-    timeout
-        Seconds that a stage of the protocol may take.
-    settings
-        Fields of :class:`~fl_privquant.secagg.RoundConfig` that are the same in all rounds.
-    """
-
-    def __init__(self, timeout: float = 600.0, **settings: Any) -> None:
-        self.timeout = timeout
+    def __init__(self) -> None:
         # Nodes that broke the protocol in former rounds, and are not asked again.
         self.excluded: set[int] = set()
-        self._evidence = Evidence()
-        # Bytes of the protocol's messages in the last round, both directions together, without packed codes.
         self.handshake_bytes = 0
-        self._settings = settings
+        self._evidence = Evidence()
         self._session = draw_session()
-        self._server: ServerRound | None = None
-        self._grid: Grid | None = None
         self._round = 0
         # The node of each client id; the two numbers are equal unless clients have names.
         self._nodes: dict[int, int] = {}
@@ -60,40 +49,38 @@ class SecureRounds:
         # Nodes that failed in the stages under way, by the reason.
         self._failures: dict[str, list[int]] = {}
 
-    def agree(
-        self,
-        server_round: int,
-        nodes: list[int],
-        grid: Grid,
-        *,
-        dimension: int,
-        ring: Callable[[int], SumRing],
-        context: bytes,
-    ) -> dict[int, bytes]:
-        """Agree on masks with these nodes; returns what each participant gets with its train message.
-
-        ``ring`` gives the ring of integers in which the codes of a given number of clients are added up; the
-        number is known only now, as some of the nodes may not take part. ``context`` is the digest of the
-        request.
-        """
-        self._server, self._grid, self._round = None, grid, server_round
+    def begin_round(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
+        """Begin a round, in which the clients of a grid are sent these train messages."""
+        self._round, self._messages, self._grid = server_round, messages, grid
+        self._server: ServerRound | None = None
         self.handshake_bytes = 0
+
+    def agree(self, sums: SecureSum, codec: UpdateCodec, nodes: Sequence[int]) -> dict[int, bytes]:
+        """Agree on masks with these nodes; returns what each participant gets with its train message."""
+        self._sums = sums
+        digest = common_digest(self._messages)
         with self._explain_failures():
             clients = self._clients([node for node in nodes if node not in self.excluded])
-        sum_ring = ring(len(clients))
+        # Fewer clients may take part than were asked, as excluded and unknown nodes are left out.
+        self.ring = sums.ring(codec, len(clients))
         config = RoundConfig(
             session=self._session,
-            number=server_round,
-            dimension=dimension,
-            width=sum_ring.bits,
-            max_code=sum_ring.max_code,
-            **self._settings,
+            number=self._round,
+            dimension=codec.dimension,
+            width=self.ring.bits,
+            max_code=self.ring.max_code,
+            corrupt_fraction=sums.corrupt_fraction,
+            dropout_fraction=sums.dropout_fraction,
+            server_may_lie=sums.server_may_lie,
+            num_neighbors=sums.num_neighbors,
+            threshold=sums.threshold,
+            identities=sums.identities,
         )
         server = ServerRound(config, clients)
         with self._explain_failures(server):
             self._exchange(masking.ADVERTISE, dict.fromkeys(clients, server.invitation()), server.receive)
             self._exchange(masking.SHARE, server.rosters(), server.receive)
-            requests = {self._nodes[client]: data for client, data in server.mask_requests(context).items()}
+            requests = {self._nodes[client]: data for client, data in server.mask_requests(digest).items()}
         self._server = server
         self.handshake_bytes += sum(map(len, requests.values()))
         return requests
@@ -119,7 +106,7 @@ class SecureRounds:
             self._exclude_culprits({})
             self._note_rejected(server)
         clients = pluralize(len(opened.survivors), "client")
-        signed = "not signed" if self._settings.get("identities") is None else "signed with identity keys"
+        signed = "not signed" if self._sums.identities is None else "signed with identity keys"
         log(INFO, "Secure aggregation: round %d, sum of %s, %s", self._round, clients, signed)
         return replace(opened, survivors=tuple(sorted(self._nodes[member] for member in opened.survivors)))
 
@@ -165,7 +152,7 @@ class SecureRounds:
 
     def _clients(self, nodes: list[int]) -> list[int]:
         """The ids of the clients on these nodes; with a list of known clients, only of those on the list."""
-        known_clients = self._settings.get("identities")
+        known_clients = self._sums.identities
         if not isinstance(known_clients, KnownClients):
             self._nodes = {node: node for node in nodes}
             return nodes
@@ -193,7 +180,7 @@ class SecureRounds:
         self, stage: str, outgoing: Mapping[int, bytes], receive: Callable[[int, bytes], object]
     ) -> None:
         """Send each client its message of a stage, and hand each answer to ``receive`` with its client."""
-        if self._grid is None or not outgoing:
+        if not outgoing:
             return
         messages = [
             Message(
@@ -206,7 +193,7 @@ class SecureRounds:
         ]
         clients = {self._nodes[client]: client for client in outgoing}
         self.handshake_bytes += sum(map(len, outgoing.values()))
-        for reply in self._grid.send_and_receive(messages, timeout=self.timeout):
+        for reply in self._grid.send_and_receive(messages, timeout=self._sums.timeout):
             node = reply.metadata.src_node_id
             record = None if reply.has_error() else masking.protocol_record(reply)
             data = None if record is None else record.get(masking.KEY_DATA)

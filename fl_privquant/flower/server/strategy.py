@@ -15,10 +15,11 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_privquant import _validation
 from fl_privquant.accounting.accountant import Budget
-from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting.aggregation import AggregateResult, Aggregation, RoundReplies
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.codec.array_selection import ALL_ARRAYS, ArrayChoice
 from fl_privquant.codec.encoding import Encoding
+from fl_privquant.codec.sum_check import RunningSum
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import (
     MISSING,
@@ -47,10 +48,14 @@ from fl_privquant.flower._messages.log_lines import (
     metric_lines,
     randomness_lines,
 )
-from fl_privquant.flower._messages.protocol import Reply, Request, is_request
+from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
 from fl_privquant.flower.policies.schedules import Policy
-from fl_privquant.flower.server._arguments import EncodingArgument, StrategyArguments, resolve_sampling
-from fl_privquant.flower.server.aggregation import AggregateResult, check_strategy, make_exchange
+from fl_privquant.flower.server._arguments import (
+    EncodingArgument,
+    StrategyArguments,
+    check_strategy,
+    resolve_sampling,
+)
 from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics
 from fl_privquant.flower.server.hand_over import SeedRelay, check_round
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
@@ -61,6 +66,7 @@ from fl_privquant.flower.server.round_state import (
     summarize_clipping,
 )
 from fl_privquant.flower.server.run_account import RunAccount
+from fl_privquant.flower.server.secure_aggregation import SecureRounds
 from fl_privquant.flower.server.strategy_wrapper import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.planning.client_sampling import ClientSampling
 from fl_privquant.statement import PrivacyStatement
@@ -182,7 +188,9 @@ class PrivQuantStrategy(StrategyWrapper):
         self._failed_training = FailedTrainingEstimate()
         self.simulated_nodes: set[int] = set()
         self._round: RoundState | None = None
-        self._exchange = make_exchange(self.aggregation)
+        self._masks = SecureRounds()
+        # The mean updates of secure sums that were applied to the model so far.
+        self._applied = RunningSum()
         self._relay = SeedRelay(self.aggregation, self.rotation_seed)
         check_strategy(strategy, self.aggregation, simulated)
 
@@ -333,7 +341,7 @@ class PrivQuantStrategy(StrategyWrapper):
                 check_round(handed, len(next_nodes), self.aggregation, self.sampling)
             self._relay.pair(server_round, release, sorted(nodes), next_nodes, grid)
         try:
-            messages = self._exchange.begin(server_round, messages, codec, grid)
+            messages = self._agree_on_masks(server_round, messages, codec, grid)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s", server_round, error)
             self._round.refuse(str(error))
@@ -342,6 +350,15 @@ class PrivQuantStrategy(StrategyWrapper):
         if handed:
             self._relay.deliver(messages)
         return messages
+
+    def _agree_on_masks(
+        self, server_round: int, messages: list[Message], codec: UpdateCodec, grid: Grid
+    ) -> list[Message]:
+        """The messages to clients that take part, with what each is told of the masks."""
+        self._masks.begin_round(server_round, messages, grid)
+        nodes = [message.metadata.dst_node_id for message in messages]
+        deliveries = self.aggregation.agree_on_masks(self._masks, codec, nodes)
+        return messages if deliveries is None else with_deliveries(messages, deliveries)
 
     def _check_requests(self, messages: Iterable[Message]) -> None:
         # Messages often share one content object.
@@ -427,9 +444,11 @@ class PrivQuantStrategy(StrategyWrapper):
         """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
-            opened = self._exchange.open(replies, current.codec, current.model)
+            payloads = {node: reply.payload for node, reply in replies.items()}
+            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks)
+            opened = self.aggregation.open(received)
             self._account.record_opened(opened, num_asked)
-            opened = self._exchange.check(opened, current.codec)
+            opened = self.aggregation.check_sum(opened, current.codec, self._applied)
         except SecureAggregationError as error:
             log(ERROR, "Secure aggregation: round %d, %s; nothing was applied", server_round, error)
             current.refuse(str(error))
@@ -466,9 +485,9 @@ class PrivQuantStrategy(StrategyWrapper):
             codec=current.codec,
             asked=num_asked,
             survivors=survivors,
-            bytes_up=survivors * self._exchange.update_bytes(current.codec, num_asked),
+            bytes_up=survivors * self.aggregation.update_bytes(current.codec, num_asked),
             bytes_down=num_asked * current.bytes_sent,
-            bytes_handshake=self._exchange.handshake_bytes() + self._relay.num_bytes,
+            bytes_handshake=self.aggregation.handshake_bytes(num_asked, self._masks) + self._relay.num_bytes,
             view=self.ledger.last_view,
             statements=tuple(self.statements(refine=False)),
             spent=self._account.spent(),
