@@ -39,14 +39,11 @@ if TYPE_CHECKING:
         Unit,
         View,
     )
-    from fl_privquant.codec.array_selection import ArrayChoice
-    from fl_privquant.codec.encoding import Encoding
-    from fl_privquant.distributions.codebook import Codebook
-    from fl_privquant.distributions.output_distribution import OutputDistribution
-    from fl_privquant.mechanisms.base import Mechanism
-    from fl_privquant.mechanisms.registry import available_mechanisms, design
+    from fl_privquant.codec import ArrayChoice, Encoding
+    from fl_privquant.distributions import Codebook, OutputDistribution
+    from fl_privquant.mechanisms import Mechanism, available_mechanisms, design
     from fl_privquant.planning import CohortSampling, FixedSampling, Plan, PoissonSampling, Target
-    from fl_privquant.sampling.stream import RandomStream
+    from fl_privquant.sampling import RandomStream
 
 __all__ = [
     "Accountant",
@@ -89,7 +86,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# The module that each name comes from. It is imported when the name is first used (PEP 562), because numpy
+# The package that each name comes from. It is imported when the name is first used (PEP 562), because numpy
 # and scipy take most of a second to import and not every program that imports this package needs them.
 _EXPORTS = {
     "accounting": (
@@ -105,20 +102,17 @@ _EXPORTS = {
         "Unit",
         "View",
     ),
-    "codec.array_selection": ("ArrayChoice",),
-    "codec.encoding": ("Encoding",),
-    "distributions.codebook": ("Codebook",),
-    "distributions.output_distribution": ("OutputDistribution",),
-    "mechanisms.base": ("Mechanism",),
-    "mechanisms.registry": ("available_mechanisms", "design"),
+    "codec": ("ArrayChoice", "Encoding"),
+    "distributions": ("Codebook", "OutputDistribution"),
+    "mechanisms": ("Mechanism", "available_mechanisms", "design"),
     "planning": ("CohortSampling", "FixedSampling", "Plan", "PoissonSampling", "Target"),
-    "sampling.stream": ("RandomStream",),
+    "sampling": ("RandomStream",),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from the module that defines it."""
+    """Import a public name from the package that defines it."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,4 +1,4 @@
-"""Compiled loops over whole updates, for :mod:`fl_privquant.codec.rotation`, ``clip`` and ``subset``.
+"""Compiled loops over whole updates, for :mod:`fl_privquant.codec._rotation`, ``clip`` and ``subset``.
 
 They have their own module so that numba is imported with the first update, not with the package.
 """

@@ -94,7 +94,7 @@ class Encoding:
     keep
         How many of the rotated coordinates are sent: a number (an int), or a share in (0, 1] (a float); None
         for all. It needs the rotation and an L2 clip. In each round a new random subset, the same for all
-        clients (:mod:`fl_privquant.codec.coordinate_subset`), is sent, and clipped to :func:`kept_norm`.
+        clients (:mod:`fl_privquant.codec._coordinate_subset`), is sent, and clipped to :func:`kept_norm`.
     records
         For updates that are sums over randomly drawn records, how clients make them; None for any updates.
 

@@ -36,13 +36,13 @@ from typing import Any, Final
 import numpy as np
 
 from fl_privquant._array_types import Array, ArrayLike, Ints
+from fl_privquant.codec._clip import check_clips, clip_l2, clipped_fraction
+from fl_privquant.codec._coordinate_subset import Subset
+from fl_privquant.codec._rotation import Rotation
 from fl_privquant.codec.array_layout import Arrays, Layout
-from fl_privquant.codec.clip import check_clips, clip_l2, clipped_fraction
-from fl_privquant.codec.coordinate_subset import Subset
 from fl_privquant.codec.encoding import Encoding, metric_repeats
 from fl_privquant.codec.metrics import NO_METRICS, MetricRange, check_metrics
 from fl_privquant.codec.record_sampling import RecordSum
-from fl_privquant.codec.rotation import Rotation
 from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.modular_sum import SumRing

@@ -1,9 +1,36 @@
-"""The mechanisms: one file each, in a sub-package of this one or in another installed package."""
+"""The mechanisms: one file each, in a sub-package of this one or in another installed package.
+
+A mechanism of your own takes its base classes and ``register`` from here.
+"""
 
 from importlib import import_module
 from pkgutil import walk_packages
 
-from fl_privquant.mechanisms.registry import load_entry_points
+from fl_privquant.mechanisms.base import LatticeMechanism, Mechanism, TableMechanism
+from fl_privquant.mechanisms.registry import (
+    available_mechanisms,
+    default_mechanisms,
+    design,
+    load_entry_points,
+    register,
+)
+from fl_privquant.mechanisms.requirements import Estimate, RunRequirements
+from fl_privquant.mechanisms.spec import MinErrorSpec, Spec, Variant
+
+__all__ = [
+    "Estimate",
+    "LatticeMechanism",
+    "Mechanism",
+    "MinErrorSpec",
+    "RunRequirements",
+    "Spec",
+    "TableMechanism",
+    "Variant",
+    "available_mechanisms",
+    "default_mechanisms",
+    "design",
+    "register",
+]
 
 for _module in walk_packages(__path__, f"{__name__}."):
     import_module(_module.name)

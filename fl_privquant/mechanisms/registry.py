@@ -194,7 +194,7 @@ def name_of_spec(spec: Any) -> str:
 
 def design(
     name: str, *, bits: int | None = None, levels: int | None = None, cache: bool = True, **parameters: Any
-) -> Any:
+) -> Mechanism:
     """The mechanism ``name`` that meets the given parameters, certified.
 
     Parameters
@@ -207,6 +207,18 @@ def design(
         Whether to keep and reuse the design on disk (see :mod:`fl_privquant.mechanisms._design_cache`).
     **parameters
         The fields of the mechanism's spec, such as ``epsilon``.
+
+    Returns
+    -------
+    Mechanism
+        Certified: its :attr:`~fl_privquant.mechanisms.base.Mechanism.statement` is what holds.
+
+    Raises
+    ------
+    InvalidSpecError
+        A parameter is unknown, missing or out of range.
+    InfeasibleDesignError
+        No mechanism meets the parameters.
 
     >>> mechanism = design("one_bit", epsilon=1.0)
     >>> mechanism.epsilon <= 1.0, mechanism.values.round(4)

@@ -36,9 +36,9 @@ from fl_privquant.mechanisms.spec import check_delta, check_epsilon
 from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
 from fl_privquant.optimize.sums.coordinate_clip import error_of_kept
 from fl_privquant.planning import _plan_text
+from fl_privquant.planning._search import JointSearch
 from fl_privquant.planning.planner import PlannedDesign, plan
 from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
-from fl_privquant.planning.search import JointSearch
 from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit
@@ -192,7 +192,7 @@ class Target:
         max_error
             In place of ``keep``, for secure sums: the largest squared error of the mean of equal updates at
             the L2 clip, over that of a central Gaussian (a trusted server that adds noise). The plan has the
-            fewest bytes within that error (:mod:`fl_privquant.planning.search`); try 1.5.
+            fewest bytes within that error (:mod:`fl_privquant.planning._search`); try 1.5.
         max_kilobytes
             In place of both: the most kilobytes (of 1000 bytes, without headers and keys) that a client sends
             in a round. The plan has the least error within that size.

@@ -216,7 +216,7 @@ def round_shares(
 def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
     """Write a draw for each word, and return how many words tie with a threshold, whose draws are not valid.
 
-    See :class:`fl_privquant.sampling.noise_table.NoiseTable` for the cells. No index is out of
+    See :class:`fl_privquant.sampling._noise_table.NoiseTable` for the cells. No index is out of
     bounds whatever the words are: there is a cell for every value of the highest bits.
     """
     to_cell = np.uint64(64 - cell_bits)

@@ -2,7 +2,7 @@
 
 The fine lattice has F = 2^20 points per spacing of the coarse one. Noise of deviation s spacings is 2^10 a +
 b, where a and b are discrete Gaussians with sigma^2 = s^2 2^20 - 4 and sigma^2 = 2^22. Both have small tables
-(:mod:`fl_privquant.sampling.noise_table`), so that a number takes two words and two look-ups. It is as good
+(:mod:`fl_privquant.sampling._noise_table`), so that a number takes two words and two look-ups. It is as good
 as a Gaussian, up to factors of 1 ± 1e-33: see steps 1 to 3 of
 :mod:`fl_privquant.privacy_loss.additive.rounded_gaussian`.
 

@@ -1,6 +1,6 @@
 """Integer noise without floating-point: discrete Laplace, discrete Gaussian and Skellam.
 
-How it is drawn. All three distributions are tabulated (:mod:`fl_privquant.sampling.noise_table`) in units of
+How it is drawn. All three distributions are tabulated (:mod:`fl_privquant.sampling._noise_table`) in units of
 2^-127 with a certified total-variation distance below 2^-100 to the ideal distribution. A draw is then one
 random word, one look-up and one comparison, in vector code: a few nanoseconds, whatever is drawn. Rejection
 sampling (Canonne, Kamath, Steinke 2020) is exact, but takes thousands of times as long, reveals by its
@@ -27,7 +27,7 @@ import numpy as np
 
 from fl_privquant._array_types import ArrayLike, Floats, Ints, Words
 from fl_privquant.errors import MISSING, InvalidSpecError
-from fl_privquant.sampling.noise_table import (
+from fl_privquant.sampling._noise_table import (
     NoiseTable,
     Ratios,
     build_table,

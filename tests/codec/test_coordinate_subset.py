@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
+from fl_privquant.codec._coordinate_subset import Subset
+from fl_privquant.codec._rotation import Rotation
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.coordinate_subset import Subset
 from fl_privquant.codec.encoding import Encoding, kept_norm, norm_clip_factor
-from fl_privquant.codec.rotation import Rotation
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard as hadamard_matrix
 
 from fl_privquant.codec._loops import hadamard_blocks, hadamard_columns
-from fl_privquant.codec.rotation import Rotation, _sizes, _steps
+from fl_privquant.codec._rotation import Rotation, _sizes, _steps
 from fl_privquant.errors import InvalidUpdateError
 
 Vector = NDArray[np.float64]

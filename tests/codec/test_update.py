@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fl_privquant as pq
+from fl_privquant.codec._clip import clip_l2
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.clip import clip_l2
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, PrivQuantError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,7 @@ from fl_privquant.mechanisms import registry
 MODULE = """
 from dataclasses import dataclass
 
-from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.spec import Spec
+from fl_privquant.mechanisms import Spec, TableMechanism, register
 from fl_privquant.mechanisms.tables.grr import make_response_table
 
 
@@ -33,13 +32,23 @@ def design_coin(spec):
 """
 
 
-def write_package(folder: Path, package: str, module: str) -> None:
-    """What pip leaves in a folder of packages: the module, its metadata, and its entry points."""
-    (folder / f"{package}.py").write_text(module)
-    metadata = folder / f"{package}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[fl_privquant.mechanisms]\n{package} = {package}\n")
+def install_packages(folder: Path, modules: dict[str, str]) -> None:
+    """Let pip install a wheel for each module, which is its entry point, into a folder of packages."""
+    wheels = []
+    for package, module in modules.items():
+        metadata = f"{package}-1.0.dist-info"
+        files = {
+            f"{package}.py": module,
+            f"{metadata}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n",
+            f"{metadata}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{metadata}/entry_points.txt": f"[fl_privquant.mechanisms]\n{package} = {package}\n",
+        }
+        wheels.append(str(folder / f"{package}-1.0-py3-none-any.whl"))
+        with zipfile.ZipFile(wheels[-1], "w") as wheel:
+            for name, text in {**files, f"{metadata}/RECORD": ""}.items():
+                wheel.writestr(name, text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target"]
+    subprocess.run([*pip, str(folder), *wheels], check=True, capture_output=True)
 
 
 def run_with(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
@@ -66,15 +75,18 @@ USE_COIN = (
 
 @pytest.mark.parametrize("first", ["", "import coin_package\n"])
 def test_a_mechanism_of_an_installed_package_is_designed_and_planned(tmp_path: Path, first: str) -> None:
-    write_package(tmp_path, "coin_package", MODULE.format(name="coin"))
+    install_packages(tmp_path, {"coin_package": MODULE.format(name="coin")})
     done = run_with(tmp_path, first + USE_COIN)
     assert (done.stderr, done.stdout) == ("", "coin\n")
 
 
 def test_a_broken_package_is_reported_and_the_others_work(tmp_path: Path) -> None:
-    write_package(tmp_path, "a_broken_package", "raise RuntimeError('needs a newer\\nversion')\n")
-    write_package(tmp_path, "coin_package", MODULE.format(name="coin"))
-    write_package(tmp_path, "z_same_name", MODULE.format(name="one_bit"))
+    modules = {
+        "a_broken_package": "raise RuntimeError('needs a newer\\nversion')\n",
+        "coin_package": MODULE.format(name="coin"),
+        "z_same_name": MODULE.format(name="one_bit"),
+    }
+    install_packages(tmp_path, modules)
     done = run_with(tmp_path, USE_COIN + "print(pq.design('one_bit', epsilon=1.0).name)")
     assert done.stdout == "coin\none_bit\n", done.stderr
     broken, same_name = sorted(done.stderr.splitlines())

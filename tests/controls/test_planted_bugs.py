@@ -29,8 +29,8 @@ from fl_privquant.accounting import (
     bound_of_outputs,
 )
 from fl_privquant.codec import record_sampling
+from fl_privquant.codec._clip import clip_l2
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.clip import clip_l2
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.distributions import certified_table as table_module
 from fl_privquant.mechanisms.additive.rounded_gaussian import RoundedGaussianMechanism

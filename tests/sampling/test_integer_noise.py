@@ -19,14 +19,14 @@ from scipy import stats
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.sampling import integer_noise
-from fl_privquant.sampling.integer_noise import DiscreteGaussian, DiscreteLaplace, Skellam
-from fl_privquant.sampling.noise_table import (
+from fl_privquant.sampling._noise_table import (
     NoiseTable,
     build_table,
     gaussian_ratios,
     laplace_ratios,
     skellam_ratios,
 )
+from fl_privquant.sampling.integer_noise import DiscreteGaussian, DiscreteLaplace, Skellam
 from fl_privquant.sampling.stream import Continuation, RandomStream, continuation_address
 
 Noise = DiscreteLaplace | DiscreteGaussian | Skellam

@@ -304,7 +304,7 @@ class ScheduledKeep(_Schedule[int | float | None]):
 
     If k of d coordinates are sent, a client sends k / d of the bytes, and the round costs it less: both
     ledgers count the coordinates that are sent, and their norm. The mean has d / k times the noise, and lacks
-    what was not sent (:mod:`fl_privquant.codec.coordinate_subset`). So rounds in which a rough direction is
+    what was not sent (:mod:`fl_privquant.codec._coordinate_subset`). So rounds in which a rough direction is
     enough can be small and cheap, and others exact.
 
     The mechanism and the coordinate clip stay as they are: the typical size of a coordinate after the

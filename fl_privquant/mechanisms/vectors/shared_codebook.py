@@ -26,7 +26,7 @@ it takes the smallest power of two whose error is within 1 % of PrivUnit's, up t
 needs its own codebook, as the mean of updates with a common one would stay in the span of its codewords.
 
 **Many coordinates.** Encoding takes M d normal numbers. ``Encoding(keep=...)`` rotates an update by a fast
-transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec.coordinate_subset`), for
+transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec._coordinate_subset`), for
 which M k
 numbers are enough. The noise in the estimate stays the same, as it is in proportion to the number of
 coordinates and to the squared norm. The additional error is d / k - 1 times the squared norm of the mean

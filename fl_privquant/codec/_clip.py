@@ -10,7 +10,7 @@ for d coordinates up to 2^30 in floats of unit roundoff u (2^-24 or 2^-53) and s
 2. *The scaling.* A factor is rounded a few times, by 2^-53 each, and is 1e-6 too small on purpose. Writing
    a product back as a float moves a coordinate x by at most u abs(x) + t, even on a machine that flushes
    numbers below t to zero: a vector of norm up to B moves by at most u B + sqrt(d) t in norm.
-3. *The rotation* (:mod:`fl_privquant.codec.rotation`). A coordinate takes part in at most two transforms of
+3. *The rotation* (:mod:`fl_privquant.codec._rotation`). A coordinate takes part in at most two transforms of
    blocks and two of columns. Those of n coordinates have log2 n stages of additions and a product with a
    constant that is itself rounded, which counts as two steps; block and column together have at most 2^36
    coordinates. Each of these 2 * (36 + 2 * 2) = 80 steps moves the vector by at most u times its norm plus
