@@ -21,7 +21,7 @@ from fl_privquant.accounting.canaries import Canaries, CanaryBound, audit_scores
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.accounting.ledgers.spending_ledger import SpendingLedger
 from fl_privquant.accounting.release import Release
-from fl_privquant.mechanisms.requirements import RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, StatedView, Unit, View, ViewKind
 

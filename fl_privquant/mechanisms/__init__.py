@@ -14,8 +14,8 @@ from fl_privquant.mechanisms.registry import (
     load_entry_points,
     register,
 )
-from fl_privquant.mechanisms.requirements import Estimate, RunRequirements
 from fl_privquant.mechanisms.spec import MinErrorSpec, Spec, Variant
+from fl_privquant.optimize.requirements import Estimate, RunRequirements
 
 __all__ = [
     "Estimate",

@@ -16,8 +16,8 @@ from fl_privquant.distributions.input_density import as_density
 from fl_privquant.errors import MISSING, CertificationError, InvalidSpecError, one_line
 from fl_privquant.mechanisms._design_cache import DesignCache
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.requirements import RunRequirements
 from fl_privquant.mechanisms.spec import Spec, Variant
+from fl_privquant.optimize.requirements import RunRequirements
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fl_privquant import _validation
 from fl_privquant.distributions.codebook import MAX_LEVELS
 from fl_privquant.distributions.input_density import Density, UniformDensity
 from fl_privquant.errors import MISSING, InvalidSpecError
-from fl_privquant.mechanisms.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import Estimate, RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import usual_norm_ratio
 from fl_privquant.statement import Unit
 

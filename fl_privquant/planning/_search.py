@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError, pluralize
-from fl_privquant.mechanisms.requirements import Estimate
+from fl_privquant.optimize.requirements import Estimate
 
 if TYPE_CHECKING:
     from fl_privquant.planning.target import Plan

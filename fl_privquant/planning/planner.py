@@ -31,7 +31,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms_for, design, get_entry, pilot_mechanism
-from fl_privquant.mechanisms.requirements import MAX_CLIENTS, RunRequirements
+from fl_privquant.optimize.requirements import MAX_CLIENTS, RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import error_of_mean
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, Unit
@@ -343,7 +343,7 @@ def _error_of_mean(mechanism: Mechanism, requirements: RunRequirements) -> float
 def _central_error(requirements: RunRequirements) -> float:
     """The error of the mean for a central Gaussian, which adds noise to the sum of all updates."""
     l2 = requirements.norms.l2 or math.inf
-    return (2.0 * l2 / (requirements.run_target.separation * requirements.survivors)) ** 2
+    return (2.0 * l2 / (requirements.separation * requirements.survivors)) ** 2
 
 
 def _make_advice(requirements: RunRequirements) -> Advice | None:

@@ -31,9 +31,9 @@ from fl_privquant.mechanisms.additive.correlated_gaussian import correlation_in_
 from fl_privquant.mechanisms.additive.rounded_gaussian import ROUNDED_GAUSSIAN
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms, get_entry
-from fl_privquant.mechanisms.requirements import Estimate, RunRequirements
 from fl_privquant.mechanisms.spec import check_delta, check_epsilon
 from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
+from fl_privquant.optimize.requirements import Estimate, RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import error_of_kept
 from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
@@ -428,7 +428,7 @@ class _Planner:
                 "they are for secure sums of two honest clients or more",
                 "give keep, or aggregation=SecureSum() and enough clients",
             )
-        signal = (requirements.run_target.separation * requirements.survivors) ** 2 / (4.0 * self.dimension)
+        signal = (requirements.separation * requirements.survivors) ** 2 / (4.0 * self.dimension)
         bits = range(1, self.max_bits + 1)
         if get_entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]

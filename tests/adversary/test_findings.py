@@ -33,7 +33,7 @@ from fl_privquant.flower._messages.protocol import Reply, Request
 from fl_privquant.flower.server.round_state import average_metrics
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.requirements import RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.privacy_loss.sums.gaussian_bound import certify_sum
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Unit, View

@@ -39,10 +39,9 @@ from fl_privquant.mechanisms.additive._residues import (
     choose_ring_bits,
 )
 from fl_privquant.mechanisms.additive.gaussian import analytic_sigma
-from fl_privquant.mechanisms.requirements import RunRequirements
 from fl_privquant.mechanisms.spec import Spec, check_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
-from fl_privquant.optimize.sums.coordinate_clip import SumRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.noise_lattice import (
     MAX_LEVELS,
     SPREADS,
@@ -125,19 +124,15 @@ class AdditiveSpec(Spec):
         """The ratio with the least error for this noise in the sum; the usual one in the local view."""
         if not requirements.in_sum or requirements.delta == 0.0:
             return super().choose_norm_ratio(requirements)
-        return (
-            math.sqrt(requirements.dimension)
-            / cls._lattice(requirements, requirements.run_target, SPREADS).spread
-        )
+        run = requirements.for_replace_one(requirements.replace_one_epsilon)
+        return math.sqrt(requirements.dimension) / cls._lattice(run, SPREADS).spread
 
     @classmethod
     def propose(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
         """The best lattice for the clip, and the least noise that is certified for the target."""
-        target = dataclasses.replace(requirements.run_target, epsilon=epsilon)
-        lattice = cls._lattice(
-            requirements, target, SPREADS if requirements.spread is None else (requirements.spread,)
-        )
-        certified = certify_lattice(cls.noise_type, target, lattice)
+        run = requirements.for_replace_one(epsilon)
+        lattice = cls._lattice(run, SPREADS if run.spread is None else (run.spread,))
+        certified = certify_lattice(cls.noise_type, run, lattice)
         parameters = {
             "levels": certified.levels,
             "num_clients": requirements.num_clients,
@@ -146,18 +141,16 @@ class AdditiveSpec(Spec):
         return parameters | dict(requirements.parameters)
 
     @classmethod
-    def _lattice(
-        cls, requirements: RunRequirements, target: SumRequirements, spreads: tuple[float, ...]
-    ) -> Lattice:
+    def _lattice(cls, run: RunRequirements, spreads: tuple[float, ...]) -> Lattice:
         """The best lattice for codes of the requested width, or of the least width that is nearly as good."""
-        given_levels = dict(requirements.parameters).get("levels")
+        given_levels = dict(run.parameters).get("levels")
         levels = MAX_LEVELS if given_levels is None else int(given_levels)
-        finest = best_lattice(cls.noise_type, target, _WIDE, levels, spreads)
+        finest = best_lattice(cls.noise_type, run, _WIDE, levels, spreads)
         if given_levels is not None:
             return finest
-        for bits in range(requirements.bits, _WIDE):
+        for bits in range(run.bits, _WIDE):
             try:
-                lattice = best_lattice(cls.noise_type, target, bits, levels, spreads)
+                lattice = best_lattice(cls.noise_type, run, bits, levels, spreads)
             except InfeasibleDesignError:
                 continue
             if lattice.error <= _WORTH * finest.error:

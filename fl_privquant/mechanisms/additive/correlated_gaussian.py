@@ -44,8 +44,8 @@ from fl_privquant.mechanisms.additive.rounded_gaussian import (
     overflow_probability,
 )
 from fl_privquant.mechanisms.handed_noise import HandedNoise, NoiseSeeds
-from fl_privquant.mechanisms.requirements import RunRequirements
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
@@ -279,49 +279,48 @@ class _Design:
     """Mean squared error of prefix sums over that of a central Gaussian with fresh noise."""
 
 
-def propose_correlated(requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
-    """The narrowest codes whose error in prefix sums is close to the least, for a run of that epsilon."""
-    schedule = requirements.schedule
+def propose_correlated(run: RunRequirements) -> dict[str, Any]:
+    """The narrowest codes whose error in prefix sums is close to the least, for a run's epsilon."""
+    schedule = run.schedule
     if schedule is None:
         raise InvalidSpecError("correlation", MISSING, "the run's schedule is missing")
-    target, given = requirements.run_target, dict(requirements.parameters)
-    if target.num_honest - requirements.corrupt < 1:
+    given = dict(run.parameters)
+    if run.num_honest - run.corrupt < 1:
         raise InfeasibleDesignError(
-            f"correlation: of {target.num_honest} honest clients, {requirements.corrupt} may hand their seed "
+            f"correlation: of {run.num_honest} honest clients, {run.corrupt} may hand their seed "
             "to a corrupt one, so that no noise is counted; ask more clients, or lower corrupt_fraction"
         )
-    private = _choose_private_deviation(requirements, schedule, epsilon)
+    private = _choose_private_deviation(run, schedule)
     widest = int(given.get("wrap_bits", MAX_WRAP_BITS))
     handed = given.get("handed_deviation")
     grid = np.arange(2.0, MAX_DEVIATION + _GRID, _GRID) if handed is None else [float(handed)]
-    designs = [_design(float(deviation), private, requirements, schedule, epsilon) for deviation in grid]
+    designs = [_design(float(deviation), private, run, schedule) for deviation in grid]
     designs = [design for design in designs if design.bits <= widest]
     if not designs:
         raise InfeasibleDesignError(
-            f"wrap_bits: {widest} do not hold the correlated noise of {requirements.num_clients} clients; "
-            "leave it out"
+            f"wrap_bits: {widest} do not hold the correlated noise of {run.num_clients} clients; leave it out"
         )
     least = min(design.error for design in designs)
     bits = min(design.bits for design in designs if design.error <= _WORTH * least)
     best = min((design for design in designs if design.bits <= bits), key=lambda design: design.error)
-    spacing = find_certified_spacing(best.shares, best.spacing, requirements, epsilon)
+    spacing = find_certified_spacing(best.shares, best.spacing, run)
     if spacing is None:
         raise InfeasibleDesignError(
-            f"correlated noise is not certified for epsilon {epsilon:g}; use a larger epsilon or delta"
+            f"correlated noise is not certified for epsilon {run.epsilon:g}; use a larger epsilon or delta"
         )
     return {
         "spacing": spacing,
         "deviation": private,
-        "num_clients": requirements.num_clients,
+        "num_clients": run.num_clients,
         "wrap_bits": best.bits,
         "overflow_probability": WRAPS,
-        "coordinate_deviation": coordinate_deviation(requirements),
+        "coordinate_deviation": coordinate_deviation(run),
         "correlation": best.shares.correlation,
         "handed_deviation": _handed_deviation(best.shares),
         "rounds": schedule.rounds,
         "rounds_apart": schedule.rounds_apart,
-        "num_honest": target.num_honest,
-        "num_corrupt": requirements.corrupt,
+        "num_honest": run.num_honest,
+        "num_corrupt": run.corrupt,
     } | given
 
 
@@ -330,34 +329,29 @@ def _handed_deviation(shares: CorrelatedShares) -> float:
     return round(shares.deviation / _GRID) * _GRID
 
 
-def _choose_private_deviation(
-    requirements: RunRequirements, schedule: RoundSchedule, epsilon: float
-) -> float:
+def _choose_private_deviation(run: RunRequirements, schedule: RoundSchedule) -> float:
     """The least private noise with which the rounding of the run costs next to nothing."""
-    target, given = requirements.run_target, dict(requirements.parameters)
+    given = dict(run.parameters)
     if "deviation" in given:
         return float(given["deviation"])
     for deviation in _PRIVATE_DEVIATIONS:
         private = FineGaussian(Fraction(deviation)).proven_deviation
-        shares = CorrelatedShares(schedule, 0.0, target.num_honest, 0, 1.0, private)
-        if target.rounds * shares.log_ratio(target.dimension) <= _ROUNDING_SHARE * epsilon:
+        shares = CorrelatedShares(schedule, 0.0, run.num_honest, 0, 1.0, private)
+        if run.composed_rounds * shares.log_ratio(run.dimension) <= _ROUNDING_SHARE * run.epsilon:
             return deviation
     raise InfeasibleDesignError(
         f"correlation: private noise of {_PRIVATE_DEVIATIONS[-1]:g} spacings does not hide the rounding of "
-        f"{target.dimension} coordinates in {schedule.rounds} rounds; give a larger deviation"
+        f"{run.dimension} coordinates in {schedule.rounds} rounds; give a larger deviation"
     )
 
 
-def _design(
-    handed: float, private: float, requirements: RunRequirements, schedule: RoundSchedule, epsilon: float
-) -> _Design:
+def _design(handed: float, private: float, run: RunRequirements, schedule: RoundSchedule) -> _Design:
     """The design with handed noise of that deviation, and the best or the given correlation."""
-    target = replace(requirements.run_target, epsilon=epsilon)
-    n, honest = requirements.num_clients, target.num_honest
-    lost = requirements.dropped / n
+    n, honest = run.num_clients, run.num_honest
+    lost = run.dropped / n
     fresh = (private**2 + 1.0 / 12.0) / handed**2
-    counted = honest * private**2 / ((honest - requirements.corrupt) * handed**2)
-    chosen = dict(requirements.parameters).get("correlation")
+    counted = honest * private**2 / ((honest - run.corrupt) * handed**2)
+    chosen = dict(run.parameters).get("correlation")
     correlation = find_correlation(schedule, private=counted, not_counted=fresh - counted, lost=lost) or (
         1.0 / CORRELATION_STEPS
     )
@@ -368,17 +362,17 @@ def _design(
         schedule,
         correlation,
         honest,
-        requirements.corrupt,
+        run.corrupt,
         handed_noise.proven_deviation,
         private_noise.proven_deviation,
         handed_noise.total_variation + private_noise.total_variation,
     )
-    distance = 2.0 * requirements.norm_ratio * NORM_ROUNDING
-    spacing = distance * shares.sensitivity / target.separation
+    distance = 2.0 * run.norm_ratio * NORM_ROUNDING
+    spacing = distance * shares.sensitivity / run.separation
     ratio = error_ratio(schedule, LagNoise(correlation, counted), not_counted=fresh - counted, lost=lost)
-    error = ratio * requirements.survivors / shares.num_hidden
+    error = ratio * run.survivors / shares.num_hidden
     variance = handed**2 * (1.0 + correlation**2)
-    spread = coordinate_deviation(requirements)
+    spread = coordinate_deviation(run)
     bits = next(
         bits
         for bits in range(2, 2 * MAX_WRAP_BITS)

@@ -46,9 +46,9 @@ from fl_privquant.mechanisms.additive._residues import (
 )
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.requirements import Estimate, RunRequirements
 from fl_privquant.mechanisms.spec import Spec
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
+from fl_privquant.optimize.requirements import Estimate, RunRequirements
 from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta, gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.additive.rounded_gaussian import RoundedShares, fraction_gap
@@ -170,10 +170,10 @@ class RoundedGaussianSpec(Spec):
         rotated = max(math.sqrt(requirements.dimension) / _SPREAD, 1.0)
         if not requirements.in_sum or requirements.delta == 0.0 or requirements.schedule is not None:
             return rotated
+        run = requirements.for_replace_one(requirements.epsilon)
         try:
             plain, narrow = (
-                _ShareDesign.best(replace(requirements, norms=UpdateNorms(l2=ratio)), requirements.epsilon)
-                for ratio in (1.0, rotated)
+                _ShareDesign.best(replace(run, norms=UpdateNorms(l2=ratio))) for ratio in (1.0, rotated)
             )
         except InfeasibleDesignError:
             return rotated
@@ -183,21 +183,22 @@ class RoundedGaussianSpec(Spec):
     @classmethod
     def propose(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
         """The narrowest codes whose error is close to the least, with the noise that the target needs."""
-        if requirements.schedule is not None:
+        run = requirements.for_replace_one(epsilon)
+        if run.schedule is not None:
             # Imported here because the module builds on this one.
             from fl_privquant.mechanisms.additive.correlated_gaussian import propose_correlated
 
-            return propose_correlated(requirements, epsilon)
-        design = _ShareDesign.best(requirements, epsilon)
+            return propose_correlated(run)
+        design = _ShareDesign.best(run)
         parameters = {
-            "spacing": design.find_certified_spacing(requirements, epsilon),
+            "spacing": design.find_certified_spacing(run),
             "deviation": design.deviation,
-            "num_clients": requirements.num_clients,
+            "num_clients": run.num_clients,
             "wrap_bits": design.bits,
             "overflow_probability": WRAPS,
-            "coordinate_deviation": coordinate_deviation(requirements),
+            "coordinate_deviation": coordinate_deviation(run),
         }
-        return parameters | dict(requirements.parameters)
+        return parameters | dict(run.parameters)
 
     @classmethod
     def estimate(cls, requirements: RunRequirements) -> Estimate | None:
@@ -207,7 +208,7 @@ class RoundedGaussianSpec(Spec):
         if not cls.can_propose(requirements) or requirements.schedule is not None:
             return None
         try:
-            design = _ShareDesign.best(requirements, requirements.epsilon)
+            design = _ShareDesign.best(requirements.for_replace_one(requirements.epsilon))
         except InfeasibleDesignError:
             return None
         return Estimate(design.error * requirements.survivors / requirements.view.honest_count, design.bits)
@@ -232,36 +233,33 @@ class _ShareDesign:
     """Squared error of the sum over that of a central Gaussian with as much noise as honest clients add."""
 
     @classmethod
-    def best(cls, requirements: RunRequirements, epsilon: float) -> _ShareDesign:
+    def best(cls, run: RunRequirements) -> _ShareDesign:
         """The narrowest ring whose error is close to the least.
 
         Raises InfeasibleDesignError where the noise fits into none, or nothing is certified.
         """
-        given = dict(requirements.parameters)
+        given = dict(run.parameters)
         widths = range(2, MAX_WRAP_BITS + 1) if "wrap_bits" not in given else [int(given["wrap_bits"])]
-        designs = [cls._fit_in_ring(bits, requirements, epsilon, given.get("deviation")) for bits in widths]
+        designs = [cls._fit_in_ring(bits, run, given.get("deviation")) for bits in widths]
         feasible = [design for design in designs if math.isfinite(design.error)]
         if not feasible:
             raise InfeasibleDesignError(
-                f"no ring of up to {widths[-1]} bits holds the noise of {requirements.num_clients} clients "
-                f"that epsilon {epsilon:g} needs, with shares of {MIN_DEVIATION:g} spacings or more; change "
-                "the coordinate clip, or the number of clients or rounds"
+                f"no ring of up to {widths[-1]} bits holds the noise of {run.num_clients} clients "
+                f"that epsilon {run.epsilon:g} needs, with shares of {MIN_DEVIATION:g} spacings or more; "
+                "change the coordinate clip, or the number of clients or rounds"
             )
         least = min(design.error for design in feasible)
         return next(design for design in feasible if design.error <= _WORTH * least)
 
     @classmethod
-    def _fit_in_ring(
-        cls, bits: int, requirements: RunRequirements, epsilon: float, deviation: float | None
-    ) -> _ShareDesign:
+    def _fit_in_ring(cls, bits: int, run: RunRequirements, deviation: float | None) -> _ShareDesign:
         """The largest shares that fit into a ring, or given ones; the error is infinite if none do."""
         none = cls(bits, math.inf, math.inf, math.inf)
-        target, n = replace(requirements.run_target, epsilon=epsilon), requirements.num_clients
-        honest, distance = target.num_honest, 2.0 * requirements.norm_ratio * NORM_ROUNDING
+        n, honest, distance = run.num_clients, run.num_honest, 2.0 * run.norm_ratio * NORM_ROUNDING
         # In deviations of the sum's noise: how far it reaches, and the signal if all clients are at the clip.
         reach = RoundingNoise(1.0, 0).reach(WRAPS) + 0.02
-        signal = n * target.separation * math.sqrt(honest / n) / distance
-        if (coordinate := coordinate_deviation(requirements)) > 0.0:
+        signal = n * run.separation * math.sqrt(honest / n) / distance
+        if (coordinate := coordinate_deviation(run)) > 0.0:
             reach, signal = reach * math.hypot(1.0, signal * coordinate), 0.0
         room = (1 << (bits - 1)) - 2.0
         fitting = room / (math.sqrt(n) * (reach + signal))
@@ -269,53 +267,52 @@ class _ShareDesign:
         shares = math.floor(min(largest, MAX_DEVIATION) / _GRID) * _GRID if deviation is None else deviation
         if shares < MIN_DEVIATION or shares > largest:
             return none
-        coordinates = target.dimension * target.rounds
+        coordinates = run.dimension * run.composed_rounds
         lost = coordinates * RoundedShares(honest, shares).log_ratio
-        if lost >= epsilon:
+        if lost >= run.epsilon:
             return none
-        separation = gaussian_separation(epsilon - lost, target.delta * math.exp(-lost) * (1.0 - _LEFT))
-        separation /= math.sqrt(target.rounds)
+        separation = gaussian_separation(run.epsilon - lost, run.delta * math.exp(-lost) * (1.0 - _LEFT))
+        separation /= math.sqrt(run.composed_rounds)
         # Rounding errors of all clients but one count as noise; all of them are in the error.
         hidden = honest * shares**2 + (honest - 1) / 12.0
-        error = honest * (shares**2 + 1.0 / 12.0) / hidden * (target.separation / separation) ** 2
+        error = honest * (shares**2 + 1.0 / 12.0) / hidden * (run.separation / separation) ** 2
         return cls(bits, shares, distance / (separation * math.sqrt(hidden)), error)
 
-    def find_certified_spacing(self, requirements: RunRequirements, epsilon: float) -> float:
-        """The least spacing, to 6 digits, whose certificate meets the target."""
-        target, noise = requirements.run_target, FineGaussian(Fraction(self.deviation))
-        shares = RoundedShares(target.num_honest, noise.proven_deviation, noise.total_variation)
-        spacing = find_certified_spacing(shares, self.spacing, requirements, epsilon)
+    def find_certified_spacing(self, run: RunRequirements) -> float:
+        """The least spacing, to 6 digits, whose certificate meets the run."""
+        noise = FineGaussian(Fraction(self.deviation))
+        shares = RoundedShares(run.num_honest, noise.proven_deviation, noise.total_variation)
+        spacing = find_certified_spacing(shares, self.spacing, run)
         if spacing is None:
             raise InfeasibleDesignError(
-                f"shares of {self.deviation:g} spacings are not certified for epsilon {epsilon:g}; use "
+                f"shares of {self.deviation:g} spacings are not certified for epsilon {run.epsilon:g}; use "
                 "larger ones, or a larger epsilon or delta"
             )
         return spacing
 
 
 def find_certified_spacing(
-    shares: RoundedShares | CorrelatedShares, spacing: float, requirements: RunRequirements, epsilon: float
+    shares: RoundedShares | CorrelatedShares, spacing: float, run: RunRequirements
 ) -> float | None:
     """The least spacing whose certificate meets the target, searched from a guess; None if none does."""
-    target = requirements.run_target
-    distance = 2.0 * requirements.norm_ratio * NORM_ROUNDING
+    distance = 2.0 * run.norm_ratio * NORM_ROUNDING
     for _ in range(_MAX_STEPS):
         costs = [
-            (compose_epsilon([Part(pair, target.rounds)], target.delta).epsilon, pair)
-            for pair in shares.pairs(distance / spacing, target.dimension)
+            (compose_epsilon([Part(pair, run.composed_rounds)], run.delta).epsilon, pair)
+            for pair in shares.pairs(distance / spacing, run.dimension)
         ]
         if not costs:
             return None
         spent, pair = min(costs, key=lambda cost: cost[0])
         # A little is left, so that rounds of two plans for the same target can be mixed.
-        if (1.0 - 2.0 * _CLOSE) * epsilon <= spent <= (1.0 - _CLOSE) * epsilon:
+        if (1.0 - 2.0 * _CLOSE) * run.epsilon <= spent <= (1.0 - _CLOSE) * run.epsilon:
             return spacing
-        lost = target.rounds * pair.log_ratio
-        left = (target.delta - target.rounds * pair.infinity) * math.exp(-lost)
-        if lost >= epsilon or left <= 0.0:
+        lost = run.composed_rounds * pair.log_ratio
+        left = (run.delta - run.composed_rounds * pair.infinity) * math.exp(-lost)
+        if lost >= run.epsilon or left <= 0.0:
             return None
-        aim = (1.0 - 1.5 * _CLOSE) * epsilon - lost
-        allowed = gaussian_separation(aim, left) / math.sqrt(target.rounds)
+        aim = (1.0 - 1.5 * _CLOSE) * run.epsilon - lost
+        allowed = gaussian_separation(aim, left) / math.sqrt(run.composed_rounds)
         # Separations are in inverse proportion to the spacing, except for the last digits.
         spacing *= pair.separation / allowed
     return None

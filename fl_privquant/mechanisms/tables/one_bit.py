@@ -9,7 +9,6 @@ JASA 2018.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,10 @@ from typing import Any
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.requirements import RunRequirements
 from fl_privquant.mechanisms.spec import Spec
 from fl_privquant.mechanisms.tables.grr import make_response_table
 from fl_privquant.mechanisms.tables.pbm import epsilon_of_bits, find_rare_weight
+from fl_privquant.optimize.requirements import RunRequirements
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class OneBitSpec(Spec):
     @classmethod
     def propose(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
         """The bit whose probabilities differ as much as the target allows: one Poisson binomial bit."""
-        target = dataclasses.replace(requirements.run_target, epsilon=epsilon)
-        rare = find_rare_weight(1, target, requirements.norm_ratio)
+        rare = find_rare_weight(1, requirements.for_replace_one(epsilon), requirements.norm_ratio)
         return {"epsilon": epsilon_of_bits(1, rare)} | dict(requirements.parameters)
 
     def __post_init__(self) -> None:

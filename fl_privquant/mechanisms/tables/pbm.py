@@ -47,23 +47,23 @@ from fl_privquant.errors import CertificationError, InfeasibleDesignError, Inval
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.modular_sum import honest_reach, log_wrap_odds, ring_bits_for_reach
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.requirements import Estimate, RunRequirements
 from fl_privquant.mechanisms.spec import Spec, check_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
+from fl_privquant.optimize.requirements import Estimate, RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import (
-    SumRequirements,
     compute_clipped_moments,
     rescale_to_unit_gain,
 )
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, Part, compose_epsilon
 from fl_privquant.privacy_loss.sums.bit_sums import binomial, poisson_binomial_losses, sum_of_bits_loss
+from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms, secure_sum_loss
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, Relation, View
 
 _HALF = TOTAL_WEIGHT // 2
-_LAW_KNOTS = 129
+_NUM_KNOTS = 129
 _WORDS_TOGETHER = 1 << 12
 _ERROR_PANELS = 512
 # The search for theta ends when it is this close to the largest one, as a share.
@@ -92,33 +92,30 @@ class PbmSpec(Spec):
         """Error and width of the proposal at the usual clip, from closed forms once theta is known."""
         if not requirements.in_sum or requirements.delta == 0.0:
             return None
-        target, trials, ratio = (
-            requirements.run_target,
-            2**requirements.bits - 1,
-            cls.choose_norm_ratio(requirements),
-        )
-        spread = math.sqrt(target.dimension) / ratio
+        run = requirements.for_replace_one(requirements.replace_one_epsilon)
+        trials, ratio = 2**run.bits - 1, cls.choose_norm_ratio(run)
+        spread = math.sqrt(run.dimension) / ratio
         try:
-            theta = (_HALF - find_rare_weight(trials, target, ratio)) / TOTAL_WEIGHT
+            theta = (_HALF - find_rare_weight(trials, run, ratio)) / TOTAL_WEIGHT
         except InfeasibleDesignError:
             return None
         noise = spread**2 * (0.25 / theta**2 - compute_clipped_moments(spread)[0] / spread**2) / trials
-        width = count_sum_bits(target.num_clients, trials)
-        if not requirements.exact_sums:
+        width = count_sum_bits(run.num_clients, trials)
+        if not run.exact_sums:
             rows = np.array([[0.5 + theta, 0.5 - theta], [0.5 - theta, 0.5 + theta]])
             # The sum of all clients' bits, however they are grouped into codes.
-            odds, draws = log_wrap_odds(target.dimension), target.num_clients * trials
+            odds, draws = log_wrap_odds(run.dimension), run.num_clients * trials
             width = min(width, ring_bits_for_reach(honest_reach(np.array([-0.5, 0.5]), rows, draws, odds)))
-        central = 4.0 * target.dimension / (target.separation**2 * requirements.survivors)
-        return Estimate(rescale_to_unit_gain(noise, spread, target.num_clients) / central, width)
+        central = 4.0 * run.dimension / (run.separation**2 * run.survivors)
+        return Estimate(rescale_to_unit_gain(noise, spread, run.num_clients) / central, width)
 
     @classmethod
     def propose(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
-        """The largest theta that is certified for the target."""
-        target = dataclasses.replace(requirements.run_target, epsilon=epsilon)
+        """The largest theta that is certified for the run."""
         parameters = dict(requirements.parameters)
         levels = check_levels(int(parameters.pop("levels", 2**requirements.bits)))
-        rare = find_rare_weight(levels - 1, target, requirements.norm_ratio)
+        run = requirements.for_replace_one(epsilon)
+        rare = find_rare_weight(levels - 1, run, requirements.norm_ratio)
         return {"levels": levels, "theta": (_HALF - rare) / TOTAL_WEIGHT, **parameters}
 
 
@@ -196,7 +193,7 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
         Its privacy is that of the mechanism itself: likelihood ratios are monotone, so that every divergence
         is largest between -1 and 1, whose rows are exact. Its errors are slightly above the mechanism's.
         """
-        knots = np.linspace(-1.0, 1.0, _LAW_KNOTS)
+        knots = np.linspace(-1.0, 1.0, _NUM_KNOTS)
         return OutputDistribution.from_knots(self.values, knots, self.pmf(knots))
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
@@ -280,15 +277,16 @@ def _bit_table(rare: int) -> CertifiedTable:
     return CertifiedTable(values, weights, np.array([0]), np.array([1]))
 
 
-def theta_of_normal_noise(target: SumRequirements, norm_ratio: float, trials: int) -> float:
+def theta_of_normal_noise(run: RunRequirements, norm_ratio: float, trials: int) -> float:
     """The theta that would be right if the sum of the honest clients' bits were normal."""
-    separation = target.separation / target.update(norm_ratio).widened
-    return 0.5 / math.sqrt(1.0 + trials / (target.num_honest * separation**2))
+    distance = UpdateBound(2.0 * norm_ratio * NORM_ROUNDING, run.dimension).widened
+    separation = run.separation / distance
+    return 0.5 / math.sqrt(1.0 + trials / (run.num_honest * separation**2))
 
 
 @lru_cache(maxsize=64)
-def find_rare_weight(trials: int, target: SumRequirements, norm_ratio: float) -> int:
-    """The least weight of the rare bit, to a thousandth of theta, that is certified for the target.
+def find_rare_weight(trials: int, run: RunRequirements, norm_ratio: float) -> int:
+    """The least weight of the rare bit, to a thousandth of theta, that is certified for the run.
 
     ``norm_ratio`` is the L2 clip divided by the coordinate clip. Raises InfeasibleDesignError where no weight
     is.
@@ -296,25 +294,25 @@ def find_rare_weight(trials: int, target: SumRequirements, norm_ratio: float) ->
 
     def epsilon(rare: int) -> float:
         bit = _bit_table(rare)
-        loss = secure_sum_loss(bit, 2.0 * norm_ratio, target.dimension, target.num_honest, trials)
+        loss = secure_sum_loss(bit, 2.0 * norm_ratio, run.dimension, run.num_honest, trials)
         if loss is None:
             return math.inf
-        return compose_epsilon([Part(loss.loss, target.rounds)], target.delta).epsilon
+        return compose_epsilon([Part(loss.loss, run.composed_rounds)], run.delta).epsilon
 
     # Epsilon grows about as theta, or faster.
-    theta = max(int(theta_of_normal_noise(target, norm_ratio, trials) * TOTAL_WEIGHT), 1)
+    theta = max(int(theta_of_normal_noise(run, norm_ratio, trials) * TOTAL_WEIGHT), 1)
     low, high = 0, _HALF
     for _ in range(_MAX_STEPS):
         cost = epsilon(_HALF - theta)
-        low, high = (theta, high) if cost <= target.epsilon else (low, theta)
-        if high - low <= max(_CLOSE * high, 1.0) or (1.0 - _CLOSE) * target.epsilon <= cost <= target.epsilon:
+        low, high = (theta, high) if cost <= run.epsilon else (low, theta)
+        if high - low <= max(_CLOSE * high, 1.0) or (1.0 - _CLOSE) * run.epsilon <= cost <= run.epsilon:
             break
-        ratio = min(max(target.epsilon / cost, 0.25), 4.0) if cost > 0.0 else 4.0
+        ratio = min(max(run.epsilon / cost, 0.25), 4.0) if cost > 0.0 else 4.0
         guess = int(theta * ratio ** (1.0 / _POWER) * (1.0 - 0.5 * _CLOSE))
         theta = guess if low < guess < high else (low + high) // 2
     if not low:
         raise InfeasibleDesignError(
-            f"no {trials} bits of a code meet epsilon {target.epsilon:g} with {target.num_honest} honest "
+            f"no {trials} bits of a code meet epsilon {run.epsilon:g} with {run.num_honest} honest "
             "clients; raise epsilon or delta, or the number of clients, or lower the number of rounds"
         )
     return _HALF - low

@@ -39,9 +39,9 @@ from fl_privquant.errors import (
     pluralize,
 )
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.requirements import RunRequirements
 from fl_privquant.mechanisms.spec import Spec, check_epsilon
 from fl_privquant.mechanisms.sum_limits import SumLimits
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.packing.wire_format import PackedIntegers
 from fl_privquant.sampling.chunks import check_inputs
 from fl_privquant.sampling.stream import Continuation, Randomness, RandomStream

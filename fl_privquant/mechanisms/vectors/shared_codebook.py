@@ -58,7 +58,6 @@ import numpy as np
 from fl_privquant._array_types import Floats, Ints
 from fl_privquant.errors import CodeOverflowError, InvalidSpecError
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.requirements import RunRequirements
 from fl_privquant.mechanisms.vectors.base import PrivateVectorSpec, draw_bernoulli
 from fl_privquant.mechanisms.vectors.bit_messages import SeededVectorMechanism
 from fl_privquant.mechanisms.vectors.sphere import (
@@ -69,6 +68,7 @@ from fl_privquant.mechanisms.vectors.sphere import (
     privunit_squared_error,
     upper_mean,
 )
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.sampling.stream import Continuation
 
 _MAX_LEVELS = 1 << 16

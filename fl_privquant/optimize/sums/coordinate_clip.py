@@ -30,8 +30,6 @@ from scipy.special import betaincinv, ndtr, ndtri
 
 from fl_privquant._array_types import Floats
 from fl_privquant.distributions.input_density import Density, DistributionDensity
-from fl_privquant.privacy_loss.additive.gaussian import gaussian_separation
-from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
 
 MIN_SPREAD = 1.0
 """The least clip that is tried. A third of the signal is lost there, which less noise cannot outweigh."""
@@ -41,36 +39,6 @@ _USUAL_SPREAD = 3.0
 # Quantiles of the standard normal distribution. Expectations are computed as means over them.
 _SHARES = (np.arange(4001) + 0.5) / 4001
 _NORMAL = ndtri(_SHARES)
-
-
-@dataclass(frozen=True)
-class SumRequirements:
-    """A whole run in the aggregate view, for rotated updates at their L2 norm bound."""
-
-    epsilon: float
-    """The epsilon that the whole run may cost a client, at ``delta``."""
-    delta: float
-    rounds: int
-    """Rounds that a client takes part in."""
-    dimension: int
-    num_clients: int
-    """Clients in a round."""
-    num_honest: int
-    """How many of these are assumed to be honest and to stay."""
-
-    @property
-    def separation(self) -> float:
-        """The privacy budget of one round, as the separation of two normal distributions."""
-        return gaussian_separation(self.epsilon, self.delta) / math.sqrt(self.rounds)
-
-    @property
-    def central(self) -> float:
-        """The error of a central Gaussian mechanism, as a variance of noise per honest client."""
-        return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
-
-    def update(self, norm_ratio: float) -> UpdateBound:
-        """The largest distance of two updates whose L2 norm is at most that many coordinate clips."""
-        return UpdateBound(2.0 * norm_ratio * NORM_ROUNDING, self.dimension)
 
 
 def usual_norm_ratio(dimension: int) -> float:

@@ -24,9 +24,9 @@ from fractions import Fraction
 import numpy as np
 
 from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import (
     MIN_SPREAD,
-    SumRequirements,
     rescale_to_unit_gain,
     rounding_at_norm_bound,
 )
@@ -70,7 +70,7 @@ class Lattice:
 
 def best_lattice(
     kind: type[IntegerNoise],
-    target: SumRequirements,
+    target: RunRequirements,
     max_bits: int,
     max_levels: int = MAX_LEVELS,
     spreads: Sequence[float] = SPREADS,
@@ -81,15 +81,15 @@ def best_lattice(
     Raises InfeasibleDesignError where not even two lattice points and the noise fit.
 
     >>> from fl_privquant.sampling.integer_noise import Skellam
-    >>> target = SumRequirements(10.0, 1e-5, 50, 650, 1000, 1000)
+    >>> target = RunRequirements(num_clients=1000, dimension=650, rounds=50, epsilon=10.0)
     >>> best = best_lattice(Skellam, target, 8)
-    >>> best.levels <= 256, round(best.error / target.central, 2)
+    >>> best.levels <= 256, round(best.error / target.central_error, 2)
     (True, 1.01)
     """
 
     def at(spread: float) -> Lattice:
         # The noise in lattice steps grows with the number of steps.
-        wide = 1.0 + kind.deviations * math.sqrt(target.central) / spread
+        wide = 1.0 + kind.deviations * math.sqrt(target.central_error) / spread
         intervals = min(int(((1 << max_bits) - 1) / wide), max_levels - 1)
         if intervals < 1:
             return Lattice(1, spread, math.inf, math.inf)
@@ -108,19 +108,19 @@ def best_lattice(
     if math.isinf(best.error):
         raise InfeasibleDesignError(
             f"bits: {max_bits} hold no lattice and its noise for epsilon {target.epsilon:g}; the noise of a "
-            f"client has {math.sqrt(target.central):.3g} times the standard deviation of a coordinate"
+            f"client has {math.sqrt(target.central_error):.3g} times the standard deviation of a coordinate"
         )
     return best
 
 
-def error_of_noise(target: SumRequirements, intervals: int, spread: float, variance: float) -> float:
+def error_of_noise(target: RunRequirements, intervals: int, spread: float, variance: float) -> float:
     """The error at unit gain that noise, rounding and clipping cause together."""
     step = 2.0 * spread / intervals
     noise = step**2 * (variance + rounding_at_norm_bound(spread, intervals))
     return rescale_to_unit_gain(noise, spread, target.num_clients)
 
 
-def certify_lattice(kind: type[IntegerNoise], target: SumRequirements, lattice: Lattice) -> Lattice:
+def certify_lattice(kind: type[IntegerNoise], target: RunRequirements, lattice: Lattice) -> Lattice:
     """The same lattice with about the least noise that is certified for the target, and the error with it.
 
     Raises InfeasibleDesignError where no noise is found that is certified.
@@ -132,7 +132,9 @@ def certify_lattice(kind: type[IntegerNoise], target: SumRequirements, lattice: 
         update = NoisyUpdate(integer, l2, target.dimension, target.num_honest)
         certified = (shifted_noise_loss(update), real_shift_loss(update))
         return min(
-            compose_epsilon([Part(bound.loss, target.rounds)], target.delta).epsilon if bound else math.inf
+            compose_epsilon([Part(bound.loss, target.composed_rounds)], target.delta).epsilon
+            if bound
+            else math.inf
             for bound in certified
         )
 

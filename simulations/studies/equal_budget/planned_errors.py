@@ -21,7 +21,8 @@ from fl_privquant.accounting import SecureSum
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.registry import default_mechanisms, design
 from fl_privquant.mechanisms.tables.pbm import PbmMechanism, theta_of_normal_noise
-from fl_privquant.optimize.sums.coordinate_clip import SumRequirements, rescale_to_unit_gain
+from fl_privquant.optimize.requirements import RunRequirements
+from fl_privquant.optimize.sums.coordinate_clip import rescale_to_unit_gain
 from fl_privquant.planning import Target
 from simulations.runner.central import calibrate_sum_noise
 from simulations.runner.mechanism_config import has_levels
@@ -105,11 +106,11 @@ def favored_bits_row(
     No count of its bits can be smaller than that of normal noise of the same variance, so that this is to
     its advantage; it is no certificate.
     """
-    target = SumRequirements(run_epsilon, _DELTA, rounds, dimension, num_clients, num_clients)
+    run = RunRequirements(num_clients, dimension, rounds, run_epsilon, _DELTA)
     central = _central_error(dimension, num_clients, run_epsilon, rounds, _DELTA)
 
     def at(spread: float) -> tuple[float, PbmMechanism]:
-        theta = theta_of_normal_noise(target, math.sqrt(dimension) / spread, levels - 1)
+        theta = theta_of_normal_noise(run, math.sqrt(dimension) / spread, levels - 1)
         mechanism: PbmMechanism = design("pbm", levels=levels, theta=theta)
         error = rescale_to_unit_gain(
             spread**2 * mechanism.mse(np.clip(_NORMAL / spread, -1.0, 1.0)), spread, num_clients

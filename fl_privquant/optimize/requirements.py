@@ -6,14 +6,15 @@ Estimates are no guarantee: they guide a choice, and the chosen design is certif
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from fl_privquant import _validation
 from fl_privquant._validation import integer_between, number_between
 from fl_privquant.distributions.integer_distribution import round_count_down
 from fl_privquant.errors import MISSING, InvalidSpecError, pluralize
-from fl_privquant.optimize.sums.coordinate_clip import SumRequirements, usual_norm_ratio
+from fl_privquant.optimize.sums.coordinate_clip import usual_norm_ratio
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
@@ -109,13 +110,33 @@ class RunRequirements:
         separation = gaussian_separation(self.epsilon * _CONVERSION_ROOM, self.delta)
         return gaussian_epsilon(Relation.REPLACE_ONE.distance * separation, self.delta)
 
+    def for_replace_one(self, epsilon: float) -> RunRequirements:
+        """The same run for that epsilon of replace-one, which designs for sums certify."""
+        return replace(self, epsilon=epsilon, relation=Relation.REPLACE_ONE)
+
     @property
-    def run_target(self) -> SumRequirements:
-        """The target in the view of the sum and for replace-one, for updates of bounded L2 norm."""
-        rounds = self.rounds if self.unit is Unit.TOTAL else 1
-        honest = round_count_down(self.view.honest_count)
-        sizes = rounds, self.dimension, self.num_clients, honest
-        return SumRequirements(self.replace_one_epsilon, self.delta, *sizes)
+    def composed_rounds(self) -> int:
+        """Number of rounds that the target covers."""
+        return self.rounds if self.unit is Unit.TOTAL else 1
+
+    @cached_property
+    def num_honest(self) -> int:
+        """Honest clients that are counted in a sum, rounded down so that similar runs share designs."""
+        return round_count_down(self.view.honest_count)
+
+    @cached_property
+    def separation(self) -> float:
+        """The privacy budget of one round for replace-one, as the separation of two normal distributions."""
+        whole = gaussian_separation(self.replace_one_epsilon, self.delta)
+        return whole / math.sqrt(self.composed_rounds)
+
+    @cached_property
+    def central_error(self) -> float:
+        """The error of a central Gaussian mechanism, as a variance of noise per honest client.
+
+        It is in units of the variance of a coordinate of a rotated update at its L2 norm bound.
+        """
+        return 4.0 * self.dimension / (self.separation**2 * self.num_honest)
 
     @property
     def survivors(self) -> int:
