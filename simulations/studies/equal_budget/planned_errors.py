@@ -19,8 +19,8 @@ from scipy.stats import norm
 
 from fl_privquant.accounting import SecureSum
 from fl_privquant.errors import InfeasibleDesignError
-from fl_privquant.mechanisms.registry import default_mechanisms, design
-from fl_privquant.mechanisms.tables.pbm import PbmMechanism, theta_of_normal_noise
+from fl_privquant.mechanisms import Mechanism, default_mechanisms, design
+from fl_privquant.mechanisms.tables.pbm import theta_of_normal_noise
 from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import rescale_to_unit_gain
 from fl_privquant.planning import Target
@@ -109,9 +109,9 @@ def favored_bits_row(
     run = RunRequirements(num_clients, dimension, rounds, run_epsilon, _DELTA)
     central = _central_error(dimension, num_clients, run_epsilon, rounds, _DELTA)
 
-    def at(spread: float) -> tuple[float, PbmMechanism]:
+    def at(spread: float) -> tuple[float, Mechanism]:
         theta = theta_of_normal_noise(run, math.sqrt(dimension) / spread, levels - 1)
-        mechanism: PbmMechanism = design("pbm", levels=levels, theta=theta)
+        mechanism = design("pbm", levels=levels, theta=theta)
         error = rescale_to_unit_gain(
             spread**2 * mechanism.mse(np.clip(_NORMAL / spread, -1.0, 1.0)), spread, num_clients
         )

@@ -90,7 +90,7 @@ def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
             f"{key} {value}" for key, value in parameters.items()
         )
     if name == "vqsgd_private":
-        tried = [
+        tried: list[Any] = [
             pq.design(name, epsilon=epsilon, dimension=dimension, repeats=repeats) for repeats in _REPEATS
         ]
         best = min(tried, key=lambda mechanism: mechanism.squared_error(np.zeros(dimension)))

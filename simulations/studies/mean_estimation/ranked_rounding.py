@@ -49,7 +49,7 @@ def correlated_row(data: str, num_clients: int, dimension: int) -> dict[str, Any
     """Exact errors of the mean, all coordinates, with ranks and without; and with ranks from draws."""
     x = _sample_vectors(data, num_clients, dimension)
     clip, scale = float(np.abs(x).max()), dimension / x.shape[1]
-    mechanism = pq.design("correlated", levels=2, num_clients=num_clients)
+    mechanism: Any = pq.design("correlated", levels=2, num_clients=num_clients)
     row: dict[str, Any] = {
         "data": data,
         "num_clients": num_clients,

@@ -21,12 +21,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import sem
 
-import fl_privquant as pq
 from fl_privquant.accounting import LOCAL, Release, View, round_statement
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies._pages import Compute, Tables, compute_once, data_root
 from simulations.studies.paper.dpsgd_training import PROCEDURES, Curves, Problem, train
-from simulations.studies.paper.scalar import optm_as_printed, table_mechanism
+from simulations.studies.paper.scalar import design_table, optm_as_printed
 from simulations.tasks.data import mnist
 
 EPSILON = 1.0
@@ -89,10 +88,10 @@ def mechanisms(name: str) -> dict[str, TableMechanism | None]:
     return {
         "clip only": None,
         "OPTM": optm_as_printed(OPTM_BINS[name], EPSILON),
-        "RQM": pq.design("rqm", margin=1.7, keep=0.22),
-        "MVU": pq.design("mvu", epsilon=EPSILON, levels=4, input_bits=2),
-        "one bit": pq.design("one_bit", epsilon=EPSILON),
-        "OPTM free (ours)": pq.design("optm", epsilon=EPSILON, levels=4, objective="mse", lattice=False),
+        "RQM": design_table("rqm", margin=1.7, keep=0.22),
+        "MVU": design_table("mvu", epsilon=EPSILON, levels=4, input_bits=2),
+        "one bit": design_table("one_bit", epsilon=EPSILON),
+        "OPTM free (ours)": design_table("optm", epsilon=EPSILON, levels=4, objective="mse", lattice=False),
     }
 
 
@@ -101,10 +100,10 @@ def design_within_budget(dimension: int, epsilon: float = BUDGET, delta: float =
     low, high = epsilon / dimension, epsilon
     while high / low > 1.0 + 1e-3:
         middle = math.sqrt(low * high)
-        mechanism = pq.design("one_bit", epsilon=middle)
+        mechanism = design_table("one_bit", epsilon=middle)
         within = round_statement(Release(mechanism, dimension), delta).epsilon <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    return table_mechanism("one_bit", epsilon=low)
+    return design_table("one_bit", epsilon=low)
 
 
 @dataclass(frozen=True)

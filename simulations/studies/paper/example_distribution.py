@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-import fl_privquant as pq
 from fl_privquant.mechanisms.base import TableMechanism
 from simulations.studies._pages import Compute
+from simulations.studies.paper.scalar import design_table
 
 BINS = tuple(np.linspace(-1.75, 1.75, 8).tolist())
 GAMMA = 2.0
@@ -20,8 +20,8 @@ GAMMA = 2.0
 
 def mechanisms() -> dict[str, TableMechanism]:
     """ERM, and the design with the least absolute error on the same bins at the same epsilon."""
-    erm = pq.design("erm", gamma=GAMMA, bins=BINS)
-    free = pq.design("optm", epsilon=erm.epsilon, bins=BINS, objective="mae")
+    erm = design_table("erm", gamma=GAMMA, bins=BINS)
+    free = design_table("optm", epsilon=erm.epsilon, bins=BINS, objective="mae")
     return {"ERM": erm, "OPTM free (ours)": free}
 
 

@@ -70,7 +70,9 @@ def joint_constraint(configurations: int) -> Finding:
     clipped = scalar.make_gaussians(0.1)[0]
     distribution = design_as_authors(np.array(bins), 1.0, clipped)
     spread = float(np.log(distribution.rows.max() / distribution.rows.min()))
-    other = pq.design("optm", family="independent", epsilon=1.0, objective="mae", bins=bins, density=clipped)
+    other = scalar.design_table(
+        "optm", family="independent", epsilon=1.0, objective="mae", bins=bins, density=clipped
+    )
     spread_of_other = float(np.log(other.distribution.rows.max() / other.distribution.rows.min()))
     authors, independent = distribution.mae(clipped), other.mae(clipped)
     errors = {"authors": authors, "independent": independent}
@@ -82,7 +84,7 @@ def joint_constraint(configurations: int) -> Finding:
 
 def rqm_at_half(configurations: int) -> Finding:
     """Table 1's N/A for RQM at ε = 0.5."""
-    mechanism = pq.design("rqm", margin=11.2, keep=0.995)
+    mechanism = scalar.design_table("rqm", margin=11.2, keep=0.995)
     return Finding(
         mechanism.epsilon <= 0.5 and mechanism.mae() < 4.1,
         {"epsilon": mechanism.epsilon, "mae": mechanism.mae()},
@@ -91,7 +93,7 @@ def rqm_at_half(configurations: int) -> Finding:
 
 def erm_at_half(configurations: int) -> Finding:
     """Table 1's N/A for ERM at ε = 0.5."""
-    mechanism = pq.design("erm", epsilon=0.5, levels=4, objective="mae")
+    mechanism = scalar.design_table("erm", epsilon=0.5, levels=4, objective="mae")
     gamma = float(mechanism.parameters["gamma"])
     bins = {f"bin_{number}": value for number, value in enumerate(mechanism.values, start=1)}
     return Finding(
@@ -104,7 +106,7 @@ def mae_alone(configurations: int) -> Finding:
     """What the least MAE does to the MSE as outer bins may lie further out."""
     reach = (4.0, 8.0, 16.0, 32.0)
     designs = [
-        pq.design("optm", epsilon=1.0, levels=4, objective="mae", lattice=False, max_value=value)
+        scalar.design_table("optm", epsilon=1.0, levels=4, objective="mae", lattice=False, max_value=value)
         for value in reach
     ]
     mae, mse = [design.mae() for design in designs], [design.mse() for design in designs]
@@ -117,7 +119,7 @@ def one_bit(configurations: int) -> Finding:
     optm, one_bit, free = [], [], []
     for epsilon, bins in scalar.OPTM_BINS.items():
         optm.append(scalar.optm_as_printed(bins, epsilon).mse())
-        one_bit.append(pq.design("one_bit", epsilon=epsilon).mse())
+        one_bit.append(scalar.design_table("one_bit", epsilon=epsilon).mse())
         free.append(scalar.best_design(epsilon, "mse").mse())
     measured = _label_by_value("optm", scalar.OPTM_BINS, optm) | _label_by_value(
         "one_bit", scalar.OPTM_BINS, one_bit
@@ -177,7 +179,7 @@ def nearly_one_bit(configurations: int) -> Finding:
     bins = dpsgd.OPTM_BINS["dpsgd-cancer"]
     mechanism = scalar.optm_as_printed(bins, 1.0)
     inner = float(mechanism.distribution.rows[:, 1:3].sum(axis=1).max())
-    one_bit = pq.design("one_bit", epsilon=1.0)
+    one_bit = scalar.design_table("one_bit", epsilon=1.0)
     least = float(one_bit.values[-1])
     return Finding(
         inner < 0.05 and mechanism.mse() > one_bit.mse(),
@@ -198,9 +200,11 @@ def norm(configurations: int) -> Finding:
 def composed(configurations: int) -> Finding:
     """What ε = 1 for a coordinate means for a vector of 1000."""
     optm = scalar.optm_as_printed(scalar.OPTM_BINS[1.0], 1.0)
-    best = pq.design("optm", family="independent", epsilon=1.0, objective="mae", bins=scalar.OPTM_BINS[1.0])
+    best = scalar.design_table(
+        "optm", family="independent", epsilon=1.0, objective="mae", bins=scalar.OPTM_BINS[1.0]
+    )
     mechanisms: dict[str, TableMechanism] = {
-        "one bit": pq.design("one_bit", epsilon=1.0),
+        "one bit": scalar.design_table("one_bit", epsilon=1.0),
         "OPTM": optm,
         "best selection": best,
     }

@@ -81,13 +81,13 @@ def _rows_of_table1(epsilon: float) -> Iterator[dict[str, object]]:
     yield _row(at, "OPTM", optm_as_printed(bins, epsilon), PRINTED_1["OPTM"][epsilon])
     yield _row(at, "MVU", mvu_as_printed(epsilon), PRINTED_1["MVU"][epsilon])
     for name, parameters in (("rqm", RQM.get(epsilon)), ("erm", ERM.get(epsilon))):
-        mechanism = pq.design(name, **parameters) if parameters else None
+        mechanism = design_table(name, **parameters) if parameters else None
         yield _row(at, name.upper(), mechanism, PRINTED_1[name.upper()].get(epsilon))
     for family in ("independent", "paired", "free"):
-        yield _row(at, f"ours: {family}, paper's bins", pq.design("optm", family=family, **common))
+        yield _row(at, f"ours: {family}, paper's bins", design_table("optm", family=family, **common))
     for name in ("rqm", "erm"):
         yield _row(at, f"ours: {name.upper()} tuned by MAE", _tune(name, epsilon))
-    yield _row(at, "one bit", pq.design("one_bit", epsilon=epsilon))
+    yield _row(at, "one bit", design_table("one_bit", epsilon=epsilon))
     for objective in ("mae", "mse"):
         yield _row(at, f"ours: free, best for {objective.upper()}", best_design(epsilon, objective))
 
@@ -103,25 +103,26 @@ def _rows_of_table2(sigma: float) -> Iterator[dict[str, object]]:
     authors = certify(design_as_authors(np.array(bins), 1.0 - _SOLVER_ROOM, clipped), bins, 1.0)
     yield _row(at, "OPTM, clipped", authors, PRINTED_2["OPTM"][sigma], clipped)
     yield _row(at, "MVU, clipped", mvu_as_printed(1.0), PRINTED_2["MVU"][sigma], clipped)
-    yield _row(at, "RQM, clipped", pq.design("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
+    yield _row(at, "RQM, clipped", design_table("rqm", **RQM[1.0]), PRINTED_2["RQM"][sigma], clipped)
     for shape, density in (("clipped", clipped), ("truncated", truncated)):
         common: dict[str, Any] = {"epsilon": 1.0, "objective": "mae", "density": density}
         for family in ("independent", "free"):
-            ours = pq.design("optm", family=family, bins=bins, **common)
+            ours = design_table("optm", family=family, bins=bins, **common)
             yield _row(at, f"ours: {family}, paper's bins, {shape}", ours, None, density)
-        free = pq.design("optm", levels=4, lattice=False, **common)
+        free = design_table("optm", levels=4, lattice=False, **common)
         yield _row(at, f"ours: free, best for MAE, {shape}", free, None, density)
 
 
-def table_mechanism(name: str, **parameters: Any) -> TableMechanism:
+def design_table(name: str, **parameters: Any) -> TableMechanism:
     """The design of a mechanism that is sampled from a table, as all of the paper's are."""
-    mechanism: TableMechanism = pq.design(name, **parameters)
+    mechanism = pq.design(name, **parameters)
+    assert isinstance(mechanism, TableMechanism)
     return mechanism
 
 
 def best_design(epsilon: float, objective: str) -> TableMechanism:
     """Our best design on four values, for uniform inputs."""
-    return table_mechanism("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
+    return design_table("optm", epsilon=epsilon, levels=4, objective=objective, lattice=False)
 
 
 def optm_as_printed(bins: tuple[float, ...], epsilon: float) -> TableMechanism:
@@ -131,7 +132,7 @@ def optm_as_printed(bins: tuple[float, ...], epsilon: float) -> TableMechanism:
 
 def mvu_as_printed(epsilon: float) -> TableMechanism:
     """MVU with two input bits and four values, whose alphabets are those that the paper prints."""
-    return table_mechanism("mvu", epsilon=epsilon, levels=4, input_bits=2)
+    return design_table("mvu", epsilon=epsilon, levels=4, input_bits=2)
 
 
 def certify(distribution: OutputDistribution, bins: tuple[float, ...], epsilon: float) -> TableMechanism:
@@ -152,9 +153,9 @@ def figure_mechanisms(epsilon: float) -> dict[str, TableMechanism]:
     return {
         "OPTM": optm_as_printed(OPTM_BINS[epsilon], epsilon),
         "MVU": mvu_as_printed(epsilon),
-        **({"RQM": pq.design("rqm", **RQM[epsilon])} if epsilon in RQM else {}),
-        **({"ERM": pq.design("erm", **ERM[epsilon])} if epsilon in ERM else {}),
-        "one bit": pq.design("one_bit", epsilon=epsilon),
+        **({"RQM": design_table("rqm", **RQM[epsilon])} if epsilon in RQM else {}),
+        **({"ERM": design_table("erm", **ERM[epsilon])} if epsilon in ERM else {}),
+        "one bit": design_table("one_bit", epsilon=epsilon),
         "OPTM free (ours)": best_design(epsilon, "mae"),
     }
 
@@ -173,7 +174,7 @@ def error_curves() -> pd.DataFrame:
 
 def _tune(name: str, epsilon: float) -> TableMechanism | None:
     try:
-        return table_mechanism(name, epsilon=epsilon, levels=4, objective="mae")
+        return design_table(name, epsilon=epsilon, levels=4, objective="mae")
     except InfeasibleDesignError:
         return None
 

@@ -31,7 +31,7 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.vectors.base import VectorMechanism
 from simulations.studies._pages import Compute, compute_rows
-from simulations.studies.paper.scalar import mvu_as_printed, table_mechanism
+from simulations.studies.paper.scalar import design_table, mvu_as_printed
 
 EPSILONS = (1.0, 2.0, 3.0)
 OPTM_BINS = (-3.0, -0.5, 0.5, 3.0)
@@ -139,22 +139,23 @@ def authors_rqm(epsilon: float) -> Mechanism:
     for margin in RQM_MARGINS:
         # At a small epsilon narrow bins have no keep probability that is private enough.
         with contextlib.suppress(InfeasibleDesignError):
-            tuned.append(pq.design("rqm", epsilon=epsilon, margin=margin, objective="mae", levels=4))
+            tuned.append(design_table("rqm", epsilon=epsilon, margin=margin, objective="mae", levels=4))
     return min(tuned, key=lambda mechanism: mechanism.mae())
 
 
 def appendix_rqm(epsilon: float) -> TableMechanism:
     """RQM on the bins that the appendix prints, its keep probability tuned to epsilon."""
-    return table_mechanism("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
+    return design_table("rqm", epsilon=epsilon, margin=RQM_APPENDIX_MARGIN, objective="mae", levels=4)
 
 
 @cache
 def best_repeats(name: str, epsilon: float, dimension: int) -> VectorMechanism:
     """The vector mechanism with the number of draws that makes its exact error least."""
-    tried: list[VectorMechanism] = [
+    designs = (
         pq.design(name, epsilon=epsilon, dimension=dimension, repeats=repeats)
         for repeats in range(1, _MAX_REPEATS + 1)
-    ]
+    )
+    tried = [mechanism for mechanism in designs if isinstance(mechanism, VectorMechanism)]
     return min(tried, key=lambda mechanism: mechanism.squared_error(np.zeros(dimension)))
 
 
