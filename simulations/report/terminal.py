@@ -42,7 +42,7 @@ def print_summary(
         if caption not in captions:
             captions.append(caption)
             console.print(Text(caption, style="dim"), highlight=False)
-        for sentence in describe(study, setting):
+        for sentence in describe(study, setting).answers:
             console.print(Text(sentence, style="bold"), highlight=False)
     for problem in study.problems:
         print_sentence(console, f"{problem.kind}: {problem.run}: {problem.message}")

@@ -171,47 +171,100 @@ def compare(study: Study) -> list[Comparison]:
     return comparisons
 
 
-def describe(study: Study, setting: str | None = None) -> list[str]:
-    """The findings of a study, or of one of its settings, as sentences; none where no run has finished."""
+@dataclass(frozen=True)
+class Findings:
+    """What was found, in sentences: one answer for each comparison, and what stands behind it."""
+
+    answers: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+
+
+def describe(study: Study, setting: str | None = None) -> Findings:
+    """The findings of a study, or of one of its settings; empty where no run has finished."""
     comparisons = [comparison for comparison in compare(study) if setting in (None, comparison.setting)]
     return verdict(comparisons)
 
 
-def verdict(comparisons: Sequence[Comparison]) -> list[str]:
-    """The findings of each comparison, what is left out, and what more seeds would tell."""
+def verdict(comparisons: Sequence[Comparison]) -> Findings:
+    """The answer of each comparison, how all others compare, what is left out, and what more seeds tell."""
     told = [comparison for comparison in comparisons if comparison.best is not None]
-    sentences = [sentence for comparison in told[:MAX_COMPARISONS] for sentence in _findings(comparison)]
+    answers = [_answer(comparison) for comparison in told[:MAX_COMPARISONS]]
     if len(told) > MAX_COMPARISONS:
-        sentences.append(f"{len(told) - MAX_COMPARISONS} more comparisons are in the table of results.")
+        answers.append(f"{len(told) - MAX_COMPARISONS} more comparisons are in the table of results.")
     seeds = max(
         (comparison.runs.groupby("series")["seed"].nunique().max() for comparison in told), default=MIN_SEEDS
     )
     if seeds < MIN_SEEDS:
-        sentences.append(
+        answers.append(
             f"{_count_seeds(seeds).capitalize()} cannot tell a difference from chance: run more, for example "
             "seed=0,1,2,3,4."
         )
     if diverged := dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete):
         have = "has" if len(diverged) == 1 else "have"
-        sentences.append(f"{join_words(diverged)} {have} runs without a finite result, and no part in this.")
-    return sentences
+        answers.append(f"{join_words(diverged)} {have} runs without a finite result, and no part in this.")
+    details = [sentence for comparison in told[:MAX_COMPARISONS] for sentence in _detail(comparison)]
+    return Findings(tuple(answers), tuple(details))
 
 
-def _findings(comparison: Comparison) -> list[str]:
+def _answer(comparison: Comparison) -> str:
+    """Which mechanism to use, why, and one number: what it loses to a trusted server, or the next to it."""
+    decided = _choose_measure(comparison.candidates)
+    best = decided.best
+    if best is None or len(comparison.complete) == 1:
+        return _single(comparison, best or comparison.best or "")
+    rivals = decided.differences(best)
+    sure = not rivals or not math.isnan(rivals[0].interval.low)
+    opening = f"{comparison.budget}, {'' if sure else 'perhaps '}use {comparison.name(best)}: "
+    measured = comparison.by(decided.measure)
+    if measured.baseline is not None:
+        lost = next(lost for lost in measured.differences(measured.baseline) if lost.series == best)
+        return f"{opening}{_loss_of_best(lost, decided.measure)}."
+    if not rivals:
+        return f"{opening}{_REASONS[decided.measure]}."
+    return f"{opening}{_REASONS[decided.measure]}; {_lead_over(rivals[0], decided.measure)}."
+
+
+_REASONS = {
+    ACCURACY: "it has the highest accuracy",
+    LOSS: "it has the lowest loss",
+    ERROR: "its mean update has the least squared error",
+}
+_UNITS = {ERROR: "times its error", ACCURACY: "points", LOSS: "of loss"}
+
+
+def _loss_of_best(lost: Difference, measure: str) -> str:
+    """What the best mechanism loses to a trusted server."""
+    if measure == ERROR:
+        what = f"the squared error of its mean update is {_amount(lost)} times that of {TRUSTED}"
+    elif measure == ACCURACY:
+        what = f"it loses {_amount(lost).replace('-', '−')} points of accuracy to {TRUSTED}"
+    else:
+        what = f"its loss is {_amount(lost).replace('-', '−')} above that of {TRUSTED}"
+    return f"{what} ({_interval(lost)})"
+
+
+def _lead_over(rival: Difference, measure: str) -> str:
+    """How far the next best is behind."""
+    amount = f"{_amount(rival)} {_UNITS[measure]}"
+    if not math.isnan(rival.interval.low) and not rival.is_significant:
+        return f"{rival.series} is within the noise of it ({amount}, {_interval(rival)})"
+    verb = {ERROR: "has", ACCURACY: "is", LOSS: "has"}[measure]
+    behind = {ERROR: "", ACCURACY: " behind", LOSS: " more"}[measure]
+    return f"{rival.series}, the next best, {verb} {amount}{behind} ({_interval(rival)})"
+
+
+def _interval(difference: Difference) -> str:
+    return f"{'' if math.isnan(difference.interval.low) else '95 % interval '}{difference.ends}"
+
+
+def _detail(comparison: Comparison) -> list[str]:
+    """How every other series compares with the best one, and with a trusted server."""
     candidates = comparison.candidates
-    if candidates.best is None:
-        return [_single(comparison, comparison.best or "")]
-    if len(comparison.complete) == 1:
-        return [_single(comparison, candidates.best)]
+    if candidates.best is None or len(comparison.complete) == 1:
+        return []
+    sentences = _rank(_choose_measure(candidates))
     if comparison.measure == ERROR:
-        sentences = [_recommend(candidates, "its mean update has the least squared error")]
         return [*sentences, *_unequal_totals(candidates)]
-    decided = _choose_measure(candidates)
-    reasons = {ACCURACY: "it has the highest accuracy", LOSS: "it has the lowest loss"}
-    reasons[ERROR] = (
-        f"its mean update has the least squared error, and no {comparison.measure} is significantly better"
-    )
-    sentences = [_recommend(decided, reasons[decided.measure])]
     if comparison.baseline is not None:
         sentences += [_describe_loss(comparison), *_relative_errors(comparison)]
     return sentences
@@ -219,33 +272,35 @@ def _findings(comparison: Comparison) -> list[str]:
 
 def _choose_measure(candidates: Comparison) -> Comparison:
     """By accuracy or loss if the best is significantly ahead, else by the error where all have one."""
-    rivals = candidates.differences(candidates.best or "")
+    if candidates.best is None or candidates.measure == ERROR:
+        return candidates
+    rivals = candidates.differences(candidates.best)
     by_error = candidates.by(ERROR)
     if rivals and not rivals[0].is_significant and set(candidates.complete) <= set(by_error.complete):
         return by_error
     return candidates
 
 
-def _recommend(comparison: Comparison, reason: str) -> str:
-    """Which mechanism to use, why, what is within the noise of it, and what is worse."""
-    best = comparison.best or ""
-    rivals = comparison.differences(best)
+def _rank(comparison: Comparison) -> list[str]:
+    """What is within the noise of the best series, and what is worse."""
+    rivals = comparison.differences(comparison.best or "")
+    if not rivals:
+        return []
     noise = [rival for rival in rivals if not rival.is_significant]
     worse = [rival for rival in rivals if rival.is_significant]
-    perhaps = "perhaps " if rivals and all(math.isnan(rival.interval.low) for rival in rivals) else ""
-    parts = [f"{comparison.budget}, {perhaps}use {comparison.name(best)}: {reason}"]
-    if perhaps:
+    parts = []
+    if all(math.isnan(rival.interval.low) for rival in rivals):
         parts.append("too few seeds to tell from chance: " + _list_rivals(rivals, comparison.measure))
     elif noise:
-        verb = "is" if len(noise) == 1 else "are"
-        parts.append(f"within the noise of it {verb} {_list_rivals(noise, comparison.measure)}")
+        parts.append(f"within the noise: {_list_rivals(noise, comparison.measure)}")
     if worse:
         parts.append(f"worse: {_list_rivals(worse, comparison.measure)}")
-    return f"{'; '.join(parts)}."
+    best = comparison.name(comparison.best or "")
+    return [f"{comparison.budget}, compared with {best}: {'; '.join(parts)}."]
 
 
 def _list_rivals(rivals: Sequence[Difference], measure: str) -> str:
-    unit = {ERROR: "times its error", ACCURACY: "points", LOSS: "of loss"}[measure]
+    unit = _UNITS[measure]
     named = rivals if len(rivals) <= _MAX_NAMED else [*rivals[: _MAX_NAMED - 1], rivals[-1]]
     texts = []
     for place, rival in enumerate(named):

@@ -86,7 +86,7 @@ def test_bits_that_a_plan_ignores_are_no_further_seeds(
     assert (len(study.runs), study.repeated) == (2, 4)
     assert describe_repeated(study) in " ".join(out.split())
     assert len(results_table(study, "")) == 1
-    first, *_ = describe(study)
+    first, *_ = describe(study).answers
     assert first.endswith("(2 seeds); there is nothing to compare it with.")
     assert f"skellam with {study.results['bits'].iloc[0]:g} bits has" in first
 

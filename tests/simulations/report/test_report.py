@@ -98,7 +98,7 @@ def test_building_again_changes_nothing(sweep: Path) -> None:
 
 def test_the_page_begins_with_the_verdict_and_loads_nothing(sweep: Path) -> None:
     text, study = (sweep / "report.html").read_text(), Study.load(sweep)
-    places = [text.index(str(escape(sentence))) for sentence in describe(study)]
+    places = [text.index(str(escape(sentence))) for sentence in describe(study).answers]
     assert places == sorted(places)
     assert places[-1] < text.index("<img") < text.index("<table") < text.index("<details>")
     for run in study.runs:

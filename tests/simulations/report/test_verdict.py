@@ -20,6 +20,7 @@ from simulations.report.verdict import (
     LOSS,
     MAX_COMPARISONS,
     Comparison,
+    Findings,
     compare,
     describe,
     verdict,
@@ -53,28 +54,34 @@ def compared(
 
 def test_losses_to_a_trusted_server_are_paired_by_seed() -> None:
     central, ours, poor = [0.90, 0.80, 0.85], [0.898, 0.792, 0.847], [0.70, 0.60, 0.66]
-    use, lost = verdict([compared({BASELINE: central, "ours": ours, "poor": poor})])
-    assert use.startswith(
-        f"{BUDGET}, use ours with 2 bits: it has the highest accuracy; worse: poor (−19.2 points"
-    )
+    found = verdict([compared({BASELINE: central, "ours": ours, "poor": poor})])
     difference = 100 * (np.array(central) - np.array(ours))
     # Two intervals that hold together in 95 % of all cases: each is wrong in 2.5 % of them.
     low, high = stats.ttest_1samp(difference, 0.0).confidence_interval(0.975)
     # The seeds differ by ten points, pairs of one seed by less than one.
+    interval = f"−{-low:.1f} to {high:.1f}"
+    assert found.answers == (
+        f"{BUDGET}, use ours with 2 bits: it loses 0.4 points of accuracy to a trusted server (95 % interval "
+        f"{interval}).",
+    )
+    ranked, lost = found.details
+    assert ranked.startswith(f"{BUDGET}, compared with ours with 2 bits: worse: poor (−19.2 points")
     assert lost == (
         "Points of accuracy lost to a trusted server, with 95 % intervals: ours 0.4 "
-        f"(−{-low:.1f} to {high:.1f}) and poor 19.7 (17.6 to 21.7); significant: poor."
+        f"({interval}) and poor 19.7 (17.6 to 21.7); significant: poor."
     )
 
 
 def test_accuracies_within_the_noise_leave_it_to_the_error() -> None:
     accuracies = {BASELINE: [0.8, 0.85, 0.8], "ours": [0.82, 0.81, 0.8], "poor": [0.83, 0.82, 0.8]}
     errors = {BASELINE: [1.0, 2.0, 1.5], "ours": [1.1, 2.2, 1.65], "poor": [3.0, 6.1, 4.5]}
-    use, lost, relative = verdict([compared(accuracies, errors=errors)])
-    assert use.startswith(
-        f"{BUDGET}, use ours with 2 bits: its mean update has the least squared error, and no accuracy is "
-        "significantly better; worse: poor (2.74 times its error, 95 % interval "
+    found = verdict([compared(accuracies, errors=errors)])
+    assert found.answers == (
+        f"{BUDGET}, use ours with 2 bits: the squared error of its mean update is 1.10 times that of a "
+        "trusted server (95 % interval 1.10 to 1.10).",
     )
+    ranked, lost, relative = found.details
+    assert "worse: poor (2.74 times its error, 95 % interval " in ranked
     assert lost.endswith("none is significant.")
     assert relative.startswith(
         "Squared error of the mean update over that of a trusted server: ours 1.10 (1.10 to 1.10) and poor"
@@ -82,38 +89,42 @@ def test_accuracies_within_the_noise_leave_it_to_the_error() -> None:
     # An exact mean has no factor, and is not passed over.
     exact = {"none": [0.0] * 3, "a": [1.0] * 3, "b": [2.0] * 3}
     accuracies = {"none": [0.81, 0.7, 0.75], "a": [0.8, 0.71, 0.74], "b": [0.79, 0.7, 0.75]}
-    use, *_ = verdict([compared(accuracies, errors=exact)])
-    assert "use none with 2 bits: it has the highest accuracy; within the noise" in use
+    (use,) = verdict([compared(accuracies, errors=exact)]).answers
+    assert "use none with 2 bits: it has the highest accuracy; a is within the noise of it (0.3 points" in use
 
 
 def test_errors_are_compared_by_factors() -> None:
     results = {"rqm": [2.0, 2.2, 2.1], "optm": [1.0, 1.1, 1.05], "one_bit": [1.5, 1.65, 1.575]}
-    assert verdict([compared(results, ERROR)]) == [
-        f"{BUDGET}, use optm with 2 bits: its mean update has the least squared error; worse: one_bit (1.50 "
-        "times its error, 95 % interval 1.50 to 1.50) and rqm (2.00, 2.00 to 2.00)."
-    ]
+    found = verdict([compared(results, ERROR)])
+    assert found.answers == (
+        f"{BUDGET}, use optm with 2 bits: its mean update has the least squared error; one_bit, the next "
+        "best, has 1.50 times its error (95 % interval 1.50 to 1.50).",
+    )
+    assert found.details == (
+        f"{BUDGET}, compared with optm with 2 bits: worse: one_bit (1.50 times its error, 95 % interval 1.50 "
+        "to 1.50) and rqm (2.00, 2.00 to 2.00).",
+    )
     results["one_bit"] = [1.0, 1.3, 1.05]
     logs = np.log(np.array(results["one_bit"]) / results["optm"])
     half = stats.t.ppf(1 - 0.05 / 4, 2) * logs.std(ddof=1) / math.sqrt(3)
     mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
-    (use,) = verdict([compared(results, ERROR)])
-    assert (
-        f"within the noise of it is one_bit ({mean:.2f} times its error, 95 % interval {low:.2f} to "
-        f"{high:.2f}); worse: rqm (2.00" in use
-    )
+    found = verdict([compared(results, ERROR)])
+    interval = f"({mean:.2f} times its error, 95 % interval {low:.2f} to {high:.2f})"
+    assert found.answers[0].endswith(f"; one_bit is within the noise of it {interval}.")
+    assert f"within the noise: one_bit {interval}; worse: rqm (2.00" in found.details[0]
 
 
 @pytest.mark.parametrize(("factor", "text"), [(1.004, "1.004"), (99.5, "99.50"), (24660.0, "24,660")])
 def test_factors_have_the_digits_that_matter(factor: float, text: str) -> None:
-    use, *_ = verdict([compared({"a": [1.0, 1.0, 1.0], "b": [factor] * 3}, ERROR)])
-    assert f"b ({text} times its error" in use
+    (use,) = verdict([compared({"a": [1.0, 1.0, 1.0], "b": [factor] * 3}, ERROR)]).answers
+    assert f" {text} times its error" in use
 
 
 def test_whole_runs_that_are_not_equally_private_are_named() -> None:
     comparison = compared({"optm": [1.0, 1.1, 1.2], "pbm": [1.8, 1.9, 2.3]}, ERROR)
-    assert len(verdict([comparison])) == 1
+    assert len(verdict([comparison]).details) == 1
     totals = comparison.runs["series"].map({"optm": 24_660.0, "pbm": 301.07})
-    *_, last = verdict([replace(comparison, runs=comparison.runs.assign(total=totals))])
+    _, last = verdict([replace(comparison, runs=comparison.runs.assign(total=totals))]).details
     assert last.startswith("Whole runs are not equally private (client total, local view")
     assert last.endswith("ε is from 301.1 with pbm to 24,660 with optm.")
 
@@ -123,13 +134,12 @@ def test_few_seeds_have_no_interval_and_recommend_nothing_for_sure(count: int) -
     """With one degree of freedom Student's interval is 12.7 standard errors."""
     results = {"a": [2.0, 2.3][:count], "b": [1.0, 1.1][:count]}
     seeds = "one seed" if count == 1 else "2 seeds"
-    use, last = verdict([compared(results, ERROR)])
+    found = verdict([compared(results, ERROR)])
+    use, last = found.answers
     assert "perhaps use b with 2 bits" in use
-    assert (
-        f"too few seeds to tell from chance: a (2.0{0 if count == 1 else 4} times its error, 95 % interval"
-        in use
-    )
-    assert f"{seeds}, no interval" in use
+    amount = f"2.0{0 if count == 1 else 4} times its error"
+    assert use.endswith(f"a, the next best, has {amount} ({seeds}, no interval).")
+    assert f"too few seeds to tell from chance: a ({amount}" in found.details[0]
     assert (
         last
         == f"{seeds.capitalize()} cannot tell a difference from chance: run more, for example seed=0,1,2,3,4."
@@ -139,14 +149,14 @@ def test_few_seeds_have_no_interval_and_recommend_nothing_for_sure(count: int) -
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_run_that_diverged_takes_its_series_out(bad: float) -> None:
     results = {BASELINE: [0.9, 0.8, 0.8], "ours": [0.9, bad, 0.8], "other": [0.85, 0.77, 0.8]}
-    *found, last = verdict([compared(results)])
+    *found, last = verdict([compared(results)]).answers
     assert not any("ours" in sentence for sentence in found)
     assert last == "ours has runs without a finite result, and no part in this."
 
 
 def test_one_series_is_told_alone_and_nothing_is_no_sentence() -> None:
-    assert verdict([]) == []
-    (only,) = verdict([compared({"ours": [0.1, 0.95, 0.9]})])
+    assert verdict([]) == Findings()
+    (only,) = verdict([compared({"ours": [0.1, 0.95, 0.9]})]).answers
     assert only == (
         f"{BUDGET}, ours with 2 bits has an accuracy of 65.0 % (95 % interval 0.0 % to 100.0 %, 3 seeds); "
         "there is nothing to compare it with."
@@ -165,12 +175,12 @@ def test_many_series_and_many_comparisons_are_not_all_named() -> None:
         name: [0.9 - 0.01 * place + seed / 1000 for seed in range(3)]
         for place, name in enumerate("abcdefghij")
     }
-    first, *_ = verdict([compared(results)])
+    (first,) = verdict([compared(results)]).details
     assert ", with 3 in between" in first
     assert "j (−9.0" in first
     many = [compared({"a": [0.9, 0.8, 0.7], "b": [0.7, 0.65, 0.5]}, LOSS)] * (MAX_COMPARISONS + 3)
-    sentences = verdict(many)
-    assert sentences[MAX_COMPARISONS:] == ["3 more comparisons are in the table of results."]
+    sentences = verdict(many).answers
+    assert sentences[MAX_COMPARISONS:] == ("3 more comparisons are in the table of results.",)
     assert "use b with 2 bits: it has the lowest loss" in sentences[0]
 
 
@@ -213,4 +223,4 @@ def test_each_panel_has_a_verdict_of_its_own(tmp_path: Path) -> None:
     )
     study = Study.load(tmp_path)
     assert (study.settings, study.varying) == (("A. first", "B. second"), ("panel",))
-    assert len(describe(study)) == 2 * len(describe(study, "A. first"))
+    assert len(describe(study).answers) == 2 * len(describe(study, "A. first").answers)
