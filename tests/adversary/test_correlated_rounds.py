@@ -25,8 +25,8 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
-from fl_privquant.flower._messages.protocol import KEY_SEED, HandOver
-from fl_privquant.flower.client.hand_over import answer_key_request, prepare_codec
+from fl_privquant.flower._messages.protocol import KEY_SEED, RelayedSeed
+from fl_privquant.flower.client.seed_relay import answer_key_request, prepare_codec
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import CohortSampling, Target
 from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
@@ -37,7 +37,7 @@ from fl_privquant.statement import Relation, View
 from tests.adversary.test_resumed_targets import Killed, KillingGrid
 from tests.flower.apps import client_app, fedavg, server_app
 from tests.flower.test_cohorts import cohort_app
-from tests.flower.test_hand_over import (
+from tests.flower.test_seed_relay import (
     APART,
     COHORT,
     NOBODY_LOST,
@@ -248,7 +248,7 @@ def test_restored_state_uses_no_own_seed_twice_and_a_replayed_seed_is_not_opened
     public = answer_key_request((2).to_bytes(8, "little"), context)
     (name,) = context.state
     saved = ConfigRecord(dict(context.state[name]))
-    sealed = HandOver(seal_seed(bytes(32), public))
+    sealed = RelayedSeed(seal_seed(bytes(32), public))
 
     def draw_seeds() -> Any:
         bound, _ = prepare_codec(codec, sealed, True, 2, context, None)

@@ -67,8 +67,8 @@ KEY_ALLOWED: Final = "privquant-allowed-metrics"
 KEY_DELIVERY: Final = "secagg-delivery"
 
 # Without the prefix of requests, which clients of one process share.
-KEY_SEED: Final = "hand-over-seed"
-KEY_RECEIVER: Final = "hand-over-key"
+KEY_SEED: Final = "noise-seed"
+KEY_RECEIVER: Final = "noise-seed-key"
 
 PER_CLIENT_KEYS: Final = frozenset({KEY_COUNTED, KEY_DELIVERY, KEY_SEED, KEY_RECEIVER})
 """The only entries of a train message that may differ from client to client in a secure aggregation."""
@@ -261,8 +261,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class HandOver:
-    """What a request says of handed noise (:mod:`fl_privquant.flower.client.hand_over`)."""
+class RelayedSeed:
+    """What a request says of handed noise: see :mod:`fl_privquant.flower.client.seed_relay`."""
 
     sealed: bytes | None = None
     """The seed that a client of the round before handed over, sealed if codes are masked; None without."""
@@ -271,7 +271,7 @@ class HandOver:
     seed goes to nobody, as in the last round."""
 
     @classmethod
-    def read(cls, config: ConfigRecord) -> HandOver:
+    def read(cls, config: ConfigRecord) -> RelayedSeed:
         """What the config of a request says; raises InvalidSpecError where it is malformed."""
         return cls(_read_optional(config, KEY_SEED, bytes), _read_optional(config, KEY_RECEIVER, bytes))
 

@@ -17,8 +17,8 @@ from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import SecureAggregationError, one_line
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.protocol import KEY_DELIVERY, RECORD_SECAGG, message_digest
-from fl_privquant.flower.client.hand_over import answer_key_request
 from fl_privquant.flower.client.identity import apply_node_config, find_client_id, sign_identification
+from fl_privquant.flower.client.seed_relay import answer_key_request
 from fl_privquant.flower.client.supernode import node_folder, on_supernode
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
@@ -32,7 +32,7 @@ ADVERTISE: Final = "advertise"
 SHARE: Final = "share"
 CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
-HAND_OVER: Final = "hand-over"
+NOISE_KEY: Final = "noise-key"
 
 _STATE: Final = "privquant-secagg"
 
@@ -111,7 +111,7 @@ class UpdateMasking:
         if not isinstance(data, bytes):
             raise SecureAggregationError(f"{KEY_DATA}: {type(data).__name__}, expected bytes")
         policy = self._policy(ctxt)
-        if stage == HAND_OVER:
+        if stage == NOISE_KEY:
             return answer_key_request(data, ctxt)
         if stage == IDENTIFY:
             return sign_identification(policy, data, ctxt.node_id)

@@ -33,7 +33,6 @@ from fl_privquant.flower._messages.arrays import DecodedArray, ReceivedArray, re
 from fl_privquant.flower._messages.clear_replies import check_names, is_training, read_metrics
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_FAILED, METRIC_NORM, Reply
 from fl_privquant.flower._messages.records import make_reply, put_arrays
-from fl_privquant.flower.client.hand_over import prepare_codec
 from fl_privquant.flower.client.ledger import ClientLedger, ParticipationLimit, resolve_ledger_path
 from fl_privquant.flower.client.masking import (
     Policy,
@@ -46,6 +45,7 @@ from fl_privquant.flower.client.node_token import node_encodes
 from fl_privquant.flower.client.record_update import NotFromRecordsError, read_record_sum
 from fl_privquant.flower.client.refusals import make_refusal
 from fl_privquant.flower.client.request import ClientRequest, require_array_record
+from fl_privquant.flower.client.seed_relay import prepare_codec
 from fl_privquant.flower.client.supernode import on_supernode
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.secagg import ClientPolicy
@@ -326,8 +326,8 @@ class PrivQuantMod:
         if terms := codec.mechanism.handed:
             share = replace(share, rounds_apart=max(share.rounds_apart, terms.rounds_apart))
         masked = seal is not EncodedUpdate.pack
-        hand_over = client_request.hand_over
-        own_codec, handed = prepare_codec(codec, hand_over, masked, request.round, ctxt, rng)
+        relayed = client_request.relayed
+        own_codec, handed = prepare_codec(codec, relayed, masked, request.round, ctxt, rng)
         ledger.spend(request.round, release, budgets, request.counted_releases, share)
         return AcceptedTask(client_request, rng, ledger, seal, own_codec, handed)
 

@@ -14,7 +14,7 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower._messages.arrays import read_arrays, records_of
-from fl_privquant.flower._messages.protocol import RECORD_SECAGG, HandOver, Request, is_request
+from fl_privquant.flower._messages.protocol import RECORD_SECAGG, RelayedSeed, Request, is_request
 from fl_privquant.flower._messages.records import values_of
 
 
@@ -28,7 +28,7 @@ class ClientRequest:
     request: Request
     received: Mapping[str, Array]
     arrays: Mapping[str, NDArray[Any]]
-    hand_over: HandOver
+    relayed: RelayedSeed
 
     @classmethod
     def read(cls, message: Message) -> ClientRequest:
@@ -47,7 +47,7 @@ class ClientRequest:
         request = Request.read(config)
         # A copy of the mapping: apps may empty the record while they unpack it.
         received = dict(values_of(require_array_record(message, "the server")))
-        return cls(request, received, read_arrays(received), HandOver.read(config))
+        return cls(request, received, read_arrays(received), RelayedSeed.read(config))
 
     @cached_property
     def codec_and_release(self) -> tuple[UpdateCodec, Release]:

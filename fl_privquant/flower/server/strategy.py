@@ -57,7 +57,6 @@ from fl_privquant.flower.server._arguments import (
     resolve_sampling,
 )
 from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics
-from fl_privquant.flower.server.hand_over import SeedRelay, check_round
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
@@ -67,6 +66,7 @@ from fl_privquant.flower.server.round_state import (
 )
 from fl_privquant.flower.server.run_account import RunAccount
 from fl_privquant.flower.server.secure_aggregation import SecureRounds
+from fl_privquant.flower.server.seed_relay import SeedRelay, check_round
 from fl_privquant.flower.server.strategy_wrapper import Aggregate, StrategyWrapper, strategy_stack
 from fl_privquant.planning.client_sampling import ClientSampling
 from fl_privquant.statement import PrivacyStatement

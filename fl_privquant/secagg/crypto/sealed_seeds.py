@@ -27,7 +27,7 @@ def make_key() -> tuple[bytes, bytes]:
 def seal_seed(seed: bytes, public_key: bytes) -> bytes:
     """The seed, readable only with the private key that belongs to the public one; 48 bytes longer."""
     if len(public_key) != KEY_BYTES:
-        raise SecureAggregationError(f"hand-over: a key of {len(public_key)} bytes, expected {KEY_BYTES}")
+        raise SecureAggregationError(f"noise seed: a key of {len(public_key)} bytes, expected {KEY_BYTES}")
     return SealedBox(PublicKey(public_key)).encrypt(seed)
 
 
@@ -42,4 +42,4 @@ def open_seed(sealed: bytes, private_key: bytes) -> bytes:
     try:
         return SealedBox(PrivateKey(private_key)).decrypt(sealed)
     except (CryptoError, ValueError, TypeError) as error:
-        raise SecureAggregationError("hand-over: the sealed seed does not open with this key") from error
+        raise SecureAggregationError("noise seed: the sealed seed does not open with this key") from error

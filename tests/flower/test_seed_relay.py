@@ -15,7 +15,7 @@ from fl_privquant.accounting.aggregation import SimulatedSum
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
 from fl_privquant.flower._messages.protocol import KEY_RECEIVER, KEY_SEED
-from fl_privquant.flower.server.hand_over import SeedRelay
+from fl_privquant.flower.server.seed_relay import SeedRelay
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import CohortSampling, Plan, Target
 from fl_privquant.secagg import ClientPolicy

@@ -24,7 +24,7 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.distributions.integer_distribution import round_count_down
 from fl_privquant.errors import MISSING, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
-from fl_privquant.flower._messages.protocol import HandOver, Reply
+from fl_privquant.flower._messages.protocol import RelayedSeed, Reply
 from fl_privquant.flower.client import masking
 from fl_privquant.mechanisms.handed_noise import HandedNoise
 from fl_privquant.planning.client_sampling import ClientSampling
@@ -87,7 +87,7 @@ class SeedRelay:
         for message in messages:
             node = message.metadata.dst_node_id
             key = self._keys.get(self._receivers.get(node, 0))
-            told = HandOver(self._seeds.get(node), key)
+            told = RelayedSeed(self._seeds.get(node), key)
             self.num_bytes += len(told.sealed or b"") + len(key or b"")
             message.content = told.write_to(message.content)
         self._seeds = {}
@@ -104,7 +104,7 @@ class SeedRelay:
     def _ask_for_keys(self, grid: Grid) -> dict[int, bytes]:
         """The public key of each client of the next round that answers."""
         number = self._next_round.to_bytes(8, "little")
-        content = masking.protocol_content(number, masking.HAND_OVER)
+        content = masking.protocol_content(number, masking.NOISE_KEY)
         messages = [
             Message(content, node, MessageType.TRAIN, group_id=str(self._next_round - 1))
             for node in self._next_nodes

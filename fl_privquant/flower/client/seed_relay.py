@@ -21,13 +21,13 @@ from flwr.app import ConfigRecord, Context
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import MISSING, InvalidSpecError, SecureAggregationError
 from fl_privquant.flower._flower_internals import log
-from fl_privquant.flower._messages.protocol import HandOver
+from fl_privquant.flower._messages.protocol import RelayedSeed
 from fl_privquant.mechanisms.additive.correlated_gaussian import SEED_BYTES, draw_seed
 from fl_privquant.mechanisms.handed_noise import NoiseSeeds
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.secagg.crypto.sealed_seeds import make_key, open_seed, seal_seed
 
-_STATE: Final = "privquant-hand-over"
+_STATE: Final = "privquant-noise-key"
 _ROUND: Final = "round"
 _KEY: Final = "key"
 
@@ -38,14 +38,14 @@ def answer_key_request(data: bytes, ctxt: Context) -> bytes:
     ``data`` is the number of the round as eight bytes.
     """
     if len(data) != 8:
-        raise SecureAggregationError(f"hand-over: a round's number of {len(data)} bytes, expected 8")
+        raise SecureAggregationError(f"noise seed: a round's number of {len(data)} bytes, expected 8")
     private, public = make_key()
     ctxt.state[_STATE] = ConfigRecord({_ROUND: int.from_bytes(data, "little"), _KEY: private})
     return public
 
 
 def prepare_codec(
-    codec: UpdateCodec, hand_over: HandOver, masked: bool, server_round: int, ctxt: Context, rng: Randomness
+    codec: UpdateCodec, relayed: RelayedSeed, masked: bool, server_round: int, ctxt: Context, rng: Randomness
 ) -> tuple[UpdateCodec, bytes]:
     """The codec that adds and takes off handed noise, for one update, and what goes to the next round.
 
@@ -53,7 +53,7 @@ def prepare_codec(
     ----------
     codec
         The codec of the request.
-    hand_over
+    relayed
         What the request says of seeds.
     masked
         Whether codes are masked, and seeds sealed.
@@ -74,17 +74,17 @@ def prepare_codec(
         raise InvalidSpecError(
             "round", server_round, f"is outside the {terms.rounds} rounds that noise is correlated over"
         )
-    previous = _take_seed(hand_over.sealed, masked, server_round, ctxt)
+    previous = _take_seed(relayed.sealed, masked, server_round, ctxt)
     own = draw_seed(rng)
     outgoing = b""
-    if hand_over.receiver is not None:
+    if relayed.receiver is not None:
         if masked:
-            outgoing = seal_seed(own, hand_over.receiver)
-        elif hand_over.receiver == b"":
+            outgoing = seal_seed(own, relayed.receiver)
+        elif relayed.receiver == b"":
             outgoing = own
         else:
             raise InvalidSpecError(
-                "hand-over", MISSING, "a key for a seed that is not sealed, as codes are not masked"
+                "noise seed", MISSING, "a key for a seed that is not sealed, as codes are not masked"
             )
     bound = mechanism.with_seeds(NoiseSeeds(own, previous))
     return replace(codec, encoding=codec.encoding.with_mechanism(bound)), outgoing
