@@ -28,7 +28,8 @@ from rich.progress import track
 
 from fl_privquant.cli.plots import STYLE, import_pyplot, save_figure
 from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError
-from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
+from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
+from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 
 Result = TypeVar("Result")
 ReadTable = Callable[[str], pd.DataFrame]
@@ -198,9 +199,20 @@ def one_row(table: pd.DataFrame, **columns: Any) -> Any:
     return next(rows.itertuples())
 
 
-def heading(unit: str, view: str = "local") -> str:
+def heading(unit: str, view: str = "local", relation: str = "replace-one") -> str:
     """The heading of a column of epsilons."""
-    return PrivacyStatement.heading(Unit(unit), StatedView(ViewKind(view)))
+    return PrivacyStatement.heading(Unit(unit), StatedView(ViewKind(view)), relation=Relation(relation))
+
+
+def zero_out_epsilon(epsilon: float, delta: float) -> float:
+    """The ε for zero-out of Gaussian noise on sums that has this ε for replace-one.
+
+    Replacement by zero moves a sum half as far.
+
+    >>> round(zero_out_epsilon(4.0, 1e-5), 2)
+    1.83
+    """
+    return gaussian_epsilon(gaussian_separation(epsilon, delta) / 2.0, delta)
 
 
 def epsilon_cell(epsilon: float) -> str:

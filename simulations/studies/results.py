@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.studies._pages import page_text, read_table, round_up
+from simulations.studies._pages import number, page_text, read_table, round_up
+from simulations.studies.tuned_headline.arms import read_arms
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "pages" / "results.md"
@@ -126,7 +126,7 @@ def sum_rows() -> pd.DataFrame:
 
 def accuracy_rows() -> pd.DataFrame:
     """Accuracies on MNIST of arms that were tuned alike."""
-    table = read_table(HERE / "tuned_headline", "tuned")
+    table = read_arms(partial(read_table, HERE / "tuned_headline"))
     rows = []
     for row in table.sort_values(["run_epsilon", "accuracy"], ascending=[False, False]).itertuples():
         finite = math.isfinite(row.run_epsilon)
@@ -136,7 +136,7 @@ def accuracy_rows() -> pd.DataFrame:
                 "arm": row.arm,
                 "mechanism": row.mechanism,
                 "ε, replace-one": _total(row.run_epsilon).epsilon_number,
-                "ε, zero-out": zero_out(row.run_epsilon) if trusted else "–",
+                "ε, zero-out": round_up(row.zero_out_epsilon, 2) if finite else number(math.inf),
                 "accuracy, %": _with_half(row, "accuracy"),
                 "points below a trusted server": _with_half(row, "lost_to_trusted")
                 if finite and not trusted
@@ -155,18 +155,6 @@ def _release(epsilon: float) -> PrivacyStatement:
 
 def _total(epsilon: float) -> PrivacyStatement:
     return PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
-
-
-def zero_out(epsilon: float, delta: float = DELTA) -> str:
-    """The ε for one client's updates replaced by zero, of Gaussian noise with this ε for replacement by any.
-
-    Replacement by zero moves a sum half as far.
-
-    >>> zero_out(4.0)
-    '1.8'
-    """
-    halved = gaussian_epsilon(gaussian_separation(epsilon, delta) / 2.0, delta)
-    return PrivacyStatement(math.ceil(100.0 * halved - 1e-9) / 100.0, delta, Unit.TOTAL).epsilon_number
 
 
 def _with_half(row: Any, name: str) -> str:

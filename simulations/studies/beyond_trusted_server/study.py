@@ -14,7 +14,7 @@ from fl_privquant.cli.plots import import_pyplot
 from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.mechanisms.handed_noise import NoiseSeeds
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
-from simulations.studies._pages import Compute, ReadTable, Tables, compute_rows, one_row
+from simulations.studies._pages import Compute, ReadTable, Tables, compute_rows, one_row, zero_out_epsilon
 from simulations.studies.beyond_trusted_server.training import (
     APART,
     CLIENTS,
@@ -24,7 +24,6 @@ from simulations.studies.beyond_trusted_server.training import (
     ROUNDS,
     Setting,
     run_training,
-    zero_out_epsilon,
 )
 
 ACCURACY, ERRORS = "correlated-accuracy", "correlated-errors"
@@ -92,7 +91,7 @@ def summarize(tests: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds of each arm at each ε, with the lowest and the highest seed."""
     rows = []
     for (epsilon, arm), runs in tests.groupby(["run_epsilon", "arm"], sort=False):
-        row = {"run_epsilon": epsilon, "zero_out_epsilon": zero_out_epsilon(float(epsilon)), "arm": arm}
+        row = {"run_epsilon": epsilon, "zero_out_epsilon": zero_out_epsilon(float(epsilon), DELTA), "arm": arm}
         for name in ("accuracy", "average_accuracy"):
             row |= {
                 name: runs[name].mean(),
@@ -160,7 +159,7 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "targets": {
             epsilon: PrivacyStatement(epsilon, DELTA, Unit.TOTAL, view).brief for epsilon in EPSILONS
         },
-        "zero_out": {epsilon: zero_out_epsilon(epsilon) for epsilon in EPSILONS},
+        "zero_out": {epsilon: zero_out_epsilon(epsilon, DELTA) for epsilon in EPSILONS},
         "per_cent": lambda value: f"{100.0 * value:.1f}",
     }
 
@@ -184,7 +183,7 @@ def _draw_accuracies(read: ReadTable) -> Any:
         axis.margins(x=0.08)
         axis.grid(visible=False, axis="y")
         total = PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
-        other = replace(total, epsilon=zero_out_epsilon(epsilon), relation=Relation.ZERO_OUT)
+        other = replace(total, epsilon=zero_out_epsilon(epsilon, DELTA), relation=Relation.ZERO_OUT)
         axis.set_title(f"{total.figures}: {total.relation} ({other.epsilon_number} {other.relation})")
         axis.set_xlabel("test accuracy, %")
     return figure

@@ -24,7 +24,6 @@ from fl_privquant.flower import ModelAverageStrategy, PrivQuantMod, PrivQuantStr
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan
-from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.correlated_noise import (
     LagNoise,
     RoundSchedule,
@@ -118,11 +117,6 @@ def run_training(setting: Setting) -> dict[str, Any]:
         "model": outcome["model"],
         **_planned(setting, plan, correlation, dimension),
     }
-
-
-def zero_out_epsilon(epsilon: float) -> float:
-    """The ε for zero-out of a run whose noise is Gaussian and has that ε for replace-one."""
-    return gaussian_epsilon(0.5 * gaussian_separation(epsilon, DELTA), DELTA)
 
 
 def _aggregation(setting: Setting) -> Any:

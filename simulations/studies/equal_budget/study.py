@@ -83,7 +83,7 @@ def _draw_bits(axis: Any, rows: pd.DataFrame) -> None:
         bars = axis.bar(at, own["bits_in_sum"], width=0.94 * width, color=color, label=label, **hatched)
         axis.bar_label(bars, padding=1, fontsize=13)
     axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
-    axis.set_xlabel(f"ε for all {ROUNDS} rounds of a client")
+    axis.set_xlabel(f"ε for all {ROUNDS} rounds of a client, replace-one")
     axis.grid(visible=False, axis="x")
 
 

@@ -151,7 +151,7 @@ def _draw_local(read: ReadTable) -> Any:
         axis.set(yscale="log", ylim=(0.9, 200.0), title=f"{dimension:,} coordinates, unit vectors")
         label_values(axis, EPSILONS)
         axis.axhline(1.0, color="#777777", linewidth=0.8)
-        axis.set_xlabel("ε of an update and round, local view")
+        axis.set_xlabel("ε of an update and round, local view, replace-one")
     axes[0].set_ylabel("squared error over the lower bound")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PRIVATE))
     return figure

@@ -64,7 +64,7 @@ def _draw_scalar_error(read: ReadTable) -> Any:
             (handles[label],) = axis.plot(line["x"], line["error"], color=_color(label), linewidth=width)
         axis.set(xlim=(-1, 1), ylim=(0, None), xlabel="input x")
         axis.set_xticks([-1, -0.5, 0, 0.5, 1])
-        axis.set_title(f"ε = {epsilon:g} per coordinate release, local view", fontsize=10)
+        axis.set_title(f"ε = {epsilon:g} per coordinate release, local view, replace-one", fontsize=10)
     axes[0].set_ylabel("expected absolute error")
     names = ["OPTM as in the paper" if label == "OPTM" else label for label in handles]
     figure.legend(handles.values(), names, loc="outside lower center", ncols=6)
@@ -118,7 +118,7 @@ def _draw_vector_error(setting: vector_error.Setting, read: ReadTable) -> Any:
     axes.plot([], [], "x", color="black", markersize=7, label="reference")
     axes.set_xticks(vector_error.EPSILONS)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("ε per coordinate release, local view (dashed: a whole vector at d times this)")
+    axes.set_xlabel("ε per coordinate release, local view, replace-one (dashed: a whole vector at d times this)")
     axes.set_ylabel("Euclidean error, mean ± std")
     axes.set_title(setting.title, fontsize=10)
     axes.legend(fontsize=8)

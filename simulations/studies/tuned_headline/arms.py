@@ -13,7 +13,7 @@ from fl_privquant.mechanisms.registry import default_mechanisms
 from simulations.report.statistics import student_interval
 from simulations.runner.config import CENTRAL, RunConfig
 from simulations.runner.planned import plan_run
-from simulations.studies._pages import Tables, data_root
+from simulations.studies._pages import ReadTable, Tables, data_root, zero_out_epsilon
 from simulations.studies._sweeps import Sweep, execute_runs, run_columns, sweep_runs
 
 OURS = default_mechanisms(in_sum=True)[0]
@@ -31,7 +31,14 @@ SWEEP = Sweep(
 )
 """The trials of all arms on MNIST."""
 
+RELATIONS = "tuned-relations"
+"""The table of what the arms cost by the relation that is not their target's."""
+
 TEST_SEEDS = range(10)
+# Of softmax regression on MNIST.
+_DIMENSION = 7850
+# ε depends on none of them.
+_UNTUNED = ("federation.learning_rate=1", "federation.local_epochs=1", "encoding.l2_clip=1", "seed=0")
 
 NONE, TRUSTED = "no privacy", "trusted server"
 DEFAULT = "default plan"
@@ -121,6 +128,28 @@ def final_runs(
             dataclasses.replace(tuning[trial], task=task, seed=seed) for seed in seeds if seed not in tuned
         ]
     return tests
+
+
+def compute_relations() -> pd.DataFrame:
+    """What each arm costs by zero-out, which its plan tells: nothing is trained."""
+    rows = []
+    for config in sweep_runs(SWEEP, *_UNTUNED):
+        if (epsilon := config.privacy.epsilon) is None:
+            continue
+        plan = plan_run(config, _DIMENSION)
+        zero_out = (
+            zero_out_epsilon(epsilon, config.privacy.delta)
+            if plan is None
+            else plan.other_statement.epsilon
+        )
+        rows.append({"arm": arm_of(config), "run_epsilon": epsilon, "zero_out_epsilon": zero_out})
+    return pd.DataFrame(rows)
+
+
+def read_arms(read: ReadTable) -> pd.DataFrame:
+    """The summary of all arms, with what each costs by zero-out."""
+    costs = read(RELATIONS).astype({"run_epsilon": float})
+    return read(SWEEP.name).merge(costs, how="left", on=["arm", "run_epsilon"])
 
 
 def _table(configs: Sequence[RunConfig]) -> pd.DataFrame:

@@ -13,20 +13,23 @@ from simulations.studies._pages import Compute, ReadTable, one_row, round_up
 from simulations.studies.tuned_headline.arms import (
     DEFAULT,
     NONE,
+    RELATIONS,
     SWEEP,
     TRUSTED,
     TUNED,
     WARY,
+    compute_relations,
     compute_tuned,
+    read_arms,
 )
 
-PARTS: dict[str, Compute] = {SWEEP.name: compute_tuned}
+PARTS: dict[str, Compute] = {SWEEP.name: compute_tuned, RELATIONS: compute_relations}
 HEADLINE_EPSILON = 4.0
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    table, trials = read("tuned"), read("tuned-trials")
+    table, trials = read_arms(read), read("tuned-trials")
     return {
         "none": NONE,
         "trusted": TRUSTED,
@@ -76,7 +79,7 @@ def _draw_accuracies(read: ReadTable) -> Any:
         )
     axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
     axis.grid(visible=False, axis="x")
-    axis.set_xlabel("ε, client total, aggregate view (trusted server: of the models), δ = 1e-5")
+    axis.set_xlabel("ε, client total, replace-one, aggregate view (trusted server: of the models), δ = 1e-5")
     axis.set_ylabel("test accuracy, %, 95 % over seeds")
     figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -80,6 +80,12 @@ def test_no_budget_is_exceeded() -> None:
     assert (in_sums["epsilon_reached"] > 0.9 * in_sums["run_epsilon"]).all()
 
 
+def test_every_private_arm_is_stated_by_zero_out_too() -> None:
+    table = NUMBERS["arms"].query("run_epsilon < inf")
+    assert len(table) == 15
+    assert table["zero_out_epsilon"].between(0.43 * table["run_epsilon"], 0.5 * table["run_epsilon"]).all()
+
+
 def test_the_best_settings_are_those_of_the_mean_over_seeds() -> None:
     columns = ["arm", "mechanism", "run_epsilon", *TUNED, "seed", "accuracy"]
     rows = [
