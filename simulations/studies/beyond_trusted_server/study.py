@@ -91,7 +91,8 @@ def summarize(tests: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds of each arm at each ε, with the lowest and the highest seed."""
     rows = []
     for (epsilon, arm), runs in tests.groupby(["run_epsilon", "arm"], sort=False):
-        row = {"run_epsilon": epsilon, "zero_out_epsilon": zero_out_epsilon(float(epsilon), DELTA), "arm": arm}
+        zero_out = zero_out_epsilon(float(epsilon), DELTA)
+        row = {"run_epsilon": epsilon, "zero_out_epsilon": zero_out, "arm": arm}
         for name in ("accuracy", "average_accuracy"):
             row |= {
                 name: runs[name].mean(),

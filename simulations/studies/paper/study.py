@@ -118,7 +118,7 @@ def _draw_vector_error(setting: vector_error.Setting, read: ReadTable) -> Any:
     axes.plot([], [], "x", color="black", markersize=7, label="reference")
     axes.set_xticks(vector_error.EPSILONS)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("ε per coordinate release, local view, replace-one (dashed: a whole vector at d times this)")
+    axes.set_xlabel("ε per coordinate release, local view, replace-one (dashed: a vector at d times this)")
     axes.set_ylabel("Euclidean error, mean ± std")
     axes.set_title(setting.title, fontsize=10)
     axes.legend(fontsize=8)

@@ -138,9 +138,7 @@ def compute_relations() -> pd.DataFrame:
             continue
         plan = plan_run(config, _DIMENSION)
         zero_out = (
-            zero_out_epsilon(epsilon, config.privacy.delta)
-            if plan is None
-            else plan.other_statement.epsilon
+            zero_out_epsilon(epsilon, config.privacy.delta) if plan is None else plan.other_statement.epsilon
         )
         rows.append({"arm": arm_of(config), "run_epsilon": epsilon, "zero_out_epsilon": zero_out})
     return pd.DataFrame(rows)
