@@ -39,9 +39,9 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting import Release, View, empirical_bound, statement_levels
-from fl_privquant.cli.plots import draw_distribution, draw_error
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.plotting import draw_distribution, draw_error
 from simulations.examples.scikit_learn.task import load_data, load_test_data
 
 logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -24,9 +24,9 @@ from fl_privquant.flower.server.checkpoint import CheckpointError
 from fl_privquant.mechanisms._design_cache import DesignCache
 from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import ClientRound
+from fl_privquant.secagg._wire import RoundId, Subset
 from fl_privquant.secagg.messages import Invitation, UnmaskRequest
 from fl_privquant.secagg.signed.identities import read_known_clients
-from fl_privquant.secagg.wire import RoundId, Subset
 from tests.flower.apps import fedavg
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)

@@ -1,32 +1,19 @@
-"""Comparisons of registered mechanisms: at one epsilon and number of levels, or for several epsilons."""
+"""Comparisons of registered mechanisms at one epsilon and number of levels."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from fl_privquant.distributions.input_density import UniformDensity
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import available_mechanisms, design, get_entry, pilot_mechanism
 from fl_privquant.mechanisms.spec import Variant
-from fl_privquant.optimize.optm.free import design_free, min_outer_value, place_knots
-
-CURVE_EPSILONS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""The epsilons of the points of a curve."""
-
-CURVE_LEVELS = (4, 8, 16)
-"""Numbers of levels, with one column of plots for each."""
 
 # A design is called worse than another if its error is larger by more than this factor.
 _SAME_ERROR_FACTOR = 1.002
-_MANY_LEVELS = 97
-_LIMIT_KNOTS = 33
 
 
 @dataclass(frozen=True)
@@ -115,69 +102,3 @@ def find_stuck_search(rows: list[ComparisonRow]) -> StuckSearch | None:
         if container in designs and mechanism.mse() > designs[container].mse() * _SAME_ERROR_FACTOR:
             return StuckSearch(label, mechanism.mse(), container, designs[container].mse())
     return None
-
-
-@dataclass
-class Curves:
-    """Errors of mechanisms against epsilon, for several numbers of levels.
-
-    Only mechanisms that spend their epsilon on each coordinate are comparable here. Mechanisms without
-    privacy, and those that spend one epsilon on a whole vector, are left out.
-    """
-
-    rows: dict[tuple[int, float], list[ComparisonRow]] = dataclasses.field(default_factory=dict)
-    limits: dict[float, tuple[float, float]] = dataclasses.field(default_factory=dict)
-
-    def add(self, epsilon: float, levels: int, rows: list[ComparisonRow]) -> None:
-        """Record what was designed for one epsilon and number of levels, and the limit of that epsilon."""
-        self.rows[levels, epsilon] = [row for row in rows if row.mechanism is None or _is_per_coordinate(row)]
-        if epsilon not in self.limits:
-            self.limits[epsilon] = lower_error_limit(epsilon, 2), lower_error_limit(epsilon, 1)
-
-    def missing(self) -> dict[tuple[str, str], list[tuple[int, float]]]:
-        """Where there is no mechanism: for each label and reason, the levels and epsilons."""
-        places: dict[tuple[str, str], list[tuple[int, float]]] = {}
-        for place, rows in self.rows.items():
-            for row in rows:
-                if row.mechanism is None:
-                    places.setdefault((row.label, row.reason), []).append(place)
-        return places
-
-    def lines(self, levels: int, power: int) -> dict[str, tuple[list[float], list[float]]]:
-        """For each label, the epsilons and errors (power 1: mean absolute, 2: mean squared)."""
-        curves: dict[str, tuple[list[float], list[float]]] = {}
-        for (count, epsilon), rows in sorted(self.rows.items()):
-            for row in rows:
-                if count == levels and row.mechanism is not None:
-                    epsilons, errors = curves.setdefault(row.label, ([], []))
-                    epsilons.append(epsilon)
-                    errors.append(row.mechanism.mae() if power == 1 else row.mechanism.mse())
-        return curves
-
-
-def lower_error_limit(epsilon: float, power: int) -> float:
-    """Nearly the least error of any unbiased mechanism: the optimum of the free family with 97 levels.
-
-    For the mean absolute error (power 1), output values are limited to 4 times the smallest outer value that
-    epsilon allows, which is OPTM's default: without a limit the values, and squared errors, would go to
-    infinity.
-
-    >>> 3.88 < lower_error_limit(1.0, 2) < 3.89
-    True
-    """
-    reach = (2.0 if power == 2 else 4.0) * min_outer_value(epsilon)
-    half = _MANY_LEVELS // 2
-    inner = np.linspace(0.0, 1.0, half // 2 + 1)[1:]
-    upper = np.concatenate([inner, np.linspace(1.0, reach, half - half // 2 + 1)[1:]])
-    values = (
-        np.linspace(-reach, reach, _MANY_LEVELS)
-        if power == 2
-        else np.concatenate([-upper[::-1], [0.0], upper])
-    )
-    knots = place_knots(values, _LIMIT_KNOTS)
-    return design_free(values, epsilon, UniformDensity(), power, knots, "ipm").objective
-
-
-def _is_per_coordinate(row: ComparisonRow) -> bool:
-    mechanism = row.mechanism
-    return mechanism is not None and np.isfinite(mechanism.epsilon) and not row.encodes_whole_updates

@@ -1,8 +1,4 @@
-"""What commands print: rich's tables, with a legend under them, and sentences.
-
-Only headings and the widest column of words are wrapped, so that no number is cut off or broken. Where a
-terminal is too narrow for that, each row is printed as a table of its own, with one line for each heading.
-"""
+"""What commands print: rich's tables, with a legend under them, and sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 _PIPED_WIDTH = 120
-_BETWEEN_COLUMNS = 2
+# Wider than any table, so that rich measures what a table needs and not what it gets.
+_ANY_WIDTH = 10_000
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Column:
     """A column: a short heading, and what it means."""
 
     heading: str
-    """A word or two, on one line."""
+    """A word or two."""
     legend: str = ""
     """What the heading stands for, with the unit of the numbers; a line of the legend under the table."""
     words: bool = False
@@ -55,51 +52,36 @@ def print_sentence(console: Console, sentence: str, copied: bool = False) -> Non
 def print_table(
     console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], title: str = ""
 ) -> None:
-    """Print a title, rows under columns, and the legend of the columns."""
-    print_legend(console, print_rows(console, columns, rows, title))
+    """Print a title, rows under columns, and the legend of the columns.
 
-
-def print_legend(console: Console, notes: Sequence[str]) -> None:
-    """Print the legend of one table, or of several; what they have in common is printed once."""
-    for note in dict.fromkeys(notes):
-        console.print(Text(f"{note}.", style="dim"), highlight=False)
-
-
-def print_rows(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], title: str = ""
-) -> list[str]:
-    """Print a table without its legend, as :func:`print_table` does; return the notes of the legend."""
+    Only the widest column of words is wrapped, so that no number is cut off or broken. Where a terminal is
+    too narrow for that, each row is printed as a list of headings and cells.
+    """
     if title:
         console.print(Text(title, style="italic"), highlight=False)
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    longest = [max((len(row[at]) for row in cells), default=0) for at in range(len(columns))]
-    wrapped = max(range(len(columns)), key=lambda at: (columns[at].words, longest[at]))
+    widths = [max((row[at].cell_len for row in cells), default=0) for at in range(len(columns))]
+    wrapped = max(range(len(widths)), key=lambda at: (columns[at].words, widths[at]))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    width = _BETWEEN_COLUMNS * (len(columns) - 1)
     for at, column in enumerate(columns):
-        word = _longest_word(column.heading)
-        wraps = at == wrapped and column.words
+        wraps = column.words and at == wrapped
         table.add_column(
-            Text(textwrap.fill(column.heading, max(word, longest[at]))),
+            Text(textwrap.fill(column.heading, max(widths[at], *map(len, column.heading.split())))),
             justify="left" if column.words else "right",
             no_wrap=not wraps,
-        )
-        width += max(
-            word, max((_longest_word(row[at].plain) for row in cells), default=0) if wraps else longest[at]
+            min_width=None if wraps else widths[at],
         )
     for row in cells:
         table.add_row(*row)
-    if width <= console.width:
+    if console.measure(table, options=console.options.update_width(_ANY_WIDTH)).minimum <= console.width:
         console.print(table)
     else:
         for row in cells:
             console.print(_list_cells(columns, row))
     console.print()
-    return [f"{column.heading}: {column.legend}" for column in columns if column.legend]
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+    for column in columns:
+        if column.legend:
+            console.print(Text(f"{column.heading}: {column.legend}.", style="dim"), highlight=False)
 
 
 def _list_cells(columns: Sequence[Column], row: Sequence[Text]) -> Table:

@@ -14,8 +14,8 @@ import typer
 import fl_privquant as pq
 from fl_privquant import _validation
 from fl_privquant.cli import options, program
-from fl_privquant.cli.flags import FlagCommand, name_options
-from fl_privquant.cli.identity_commands import identity_app
+from fl_privquant.cli._identity_commands import identity_app
+from fl_privquant.cli.program import FlagCommand
 from fl_privquant.errors import MISSING, CertificationError, InvalidSpecError, pluralize
 from fl_privquant.statement import PrivacyStatement, Relation, Unit
 
@@ -78,14 +78,14 @@ def design_command(
     plot: options.Plot = None,
 ) -> None:
     """Design the mechanism NAME, such as optm, certify it, and print its figures; compare lists all names."""
-    from fl_privquant.cli import layout, printing
+    from fl_privquant.cli import _printing, layout
 
     given = options.collect_parameters(
         settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective
     )
     mechanism = pq.design(name, **given)
     console = layout.output_console()
-    printing.print_mechanism(console, mechanism)
+    _printing.print_mechanism(console, mechanism)
     if output is not None:
         output.write_bytes(mechanism.to_bytes())
         layout.print_sentence(console, f"written to {output}")
@@ -105,11 +105,11 @@ def audit(
 ) -> None:
     """Certify a mechanism FILE that design --output wrote, and print its exact figures."""
     from fl_privquant.accounting import empirical_bound
-    from fl_privquant.cli import layout, printing
+    from fl_privquant.cli import _printing, layout
 
     mechanism = _read_mechanism(file)
     console = layout.output_console()
-    printing.print_mechanism(console, mechanism)
+    _printing.print_mechanism(console, mechanism)
     if plot is not None:
         _plot_distribution(console, mechanism, plot)
     if empirical:
@@ -166,7 +166,7 @@ def statement(
 ) -> None:
     """State what a mechanism (--file, or one of ε = 1) costs: a coordinate, a round, a run; in each view."""
     from fl_privquant.accounting import LOCAL, Release, SecureSum, statement_levels
-    from fl_privquant.cli import layout, printing
+    from fl_privquant.cli import _printing, layout
     from fl_privquant.mechanisms.registry import default_mechanisms
     from fl_privquant.planning.run_limits import check_run_delta, check_target_relation
 
@@ -185,20 +185,20 @@ def statement(
     check_run_delta(delta, clients)
     relation = check_target_relation(relation)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    few = printing.explain_too_few_honest(summed, clients)
+    few = _printing.explain_too_few_honest(summed, clients)
     view, norms = LOCAL if few else summed.view(clients), _make_norms(l2_norm, dimension)
     for encoder in stated:
         release = Release(encoder.for_dimension(dimension), dimension, view, norms, relation)
         statements = statement_levels(release, rounds, delta)
         beside = statement_levels(release.with_relation(relation.beside), rounds, delta)
-        printing.print_statements(layout.output_console(), encoder.name, statements, beside, few)
+        _printing.print_statements(layout.output_console(), encoder.name, statements, beside, few)
 
 
 _PLAN_HELP = (
     "Plan a whole run that meets a privacy target, and say how to run it.\n\n"
     "For secure sums, updates are clipped to an L2 norm and rotated, and a random part of the coordinates is "
     "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, "
-    "--local, --unit, --l2-norm or --plot, the command lists designs that send all coordinates, the least "
+    "--local, --unit or --l2-norm, the command lists designs that send all coordinates, the least "
     "error first."
 )
 
@@ -223,20 +223,19 @@ def plan_command(
     l2_norm: options.L2Norm = None,
     mechanism: options.Mechanisms = None,
     force: options.Force = False,
-    plot: options.Plot = None,
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
     from fl_privquant.accounting import RunRequirements, SecureSum
-    from fl_privquant.cli import layout, plan_table, plots, printing
+    from fl_privquant.cli import _plan_table, _printing, layout
     from fl_privquant.mechanisms.registry import default_mechanisms_for
     from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
 
     _refuse_records(unit)
-    listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None or plot is not None
+    listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None
     chosen_by = _chooses_one_plan(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    if not local and (few := printing.explain_too_few_honest(summed, clients, "plan with --local")):
+    if not local and (few := _printing.explain_too_few_honest(summed, clients, "plan with --local")):
         raise InvalidSpecError("--clients", clients, f"clients: {few}")
     requirements = RunRequirements(
         num_clients=clients,
@@ -255,13 +254,10 @@ def plan_command(
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or default_mechanisms_for(requirements)
     settings = summed, rounds, error, kilobytes, names[0], force
-    if joint and plan_table.plan_and_print(console, requirements, *settings):
+    if joint and _plan_table.plan_and_print(console, requirements, *settings):
         return
     names = names[:1] if joint else names
-    planned = printing.plan_and_print_designs(console, requirements, names, plot is not None)
-    if plot is not None and planned.curves:
-        plots.plot_plan(planned, plot)
-        layout.print_sentence(console, f"drawn to {plot}")
+    _printing.plan_and_print_designs(console, requirements, names)
 
 
 def _refuse_records(unit: Unit) -> None:
@@ -283,7 +279,7 @@ def _chooses_one_plan(error: float | None, kilobytes: float | None, listed: bool
             "--error, --kilobytes",
             MISSING,
             "they choose a plan for secure sums over a whole run, and no list of designs",
-            "leave them out, or leave out --compare, --local, --unit, --l2-norm and --plot",
+            "leave them out, or leave out --compare, --local, --unit and --l2-norm",
         )
     return chosen
 
@@ -309,15 +305,9 @@ def compare_command(
     dimension: options.Dimension = 10,
     fresh: Annotated[bool, typer.Option(help="Design anew instead of reading the design cache.")] = False,
     plot: options.Plot = None,
-    curve: Annotated[
-        Path | None,
-        typer.Option(
-            callback=options.check_picture_path, help="Draw errors against ε for 4, 8 and 16 levels."
-        ),
-    ] = None,
 ) -> None:
     """Compare all mechanisms at one epsilon and number of levels; whole updates at one dimension."""
-    from fl_privquant.cli import comparison, layout, printing
+    from fl_privquant.cli import _printing, comparison, layout
     from fl_privquant.mechanisms.registry import get_entry
     from fl_privquant.mechanisms.spec import check_epsilon, check_levels
 
@@ -334,28 +324,26 @@ def compare_command(
         for row in comparison.compare(epsilon, count, error, names, cache=not fresh, dimension=dimension):
             rows.append(row)
             status.update(f"designed {row.label}")
-    title = f"{printing.format_epsilon(epsilon)}; {count} levels; designed for {error}"
-    printing.print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
+    title = f"{_printing.format_epsilon(epsilon)}; {count} levels; designed for {error}"
+    _printing.print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
         title = f"{of_round.brief}, a whole update of {pluralize(dimension, 'coordinate')}"
         split = comparison.design_with_split_epsilon(epsilon, dimension)
-        printing.print_whole_updates(console, title, [*whole, split], dimension)
+        _printing.print_whole_updates(console, title, [*whole, split], dimension)
     if (stuck := comparison.find_stuck_search(rows)) is not None:
-        printing.print_stuck_search(console, stuck, count)
+        _printing.print_stuck_search(console, stuck, count)
     layout.print_sentence(
         console,
         "MAE and MSE are exact, for inputs uniform on [-1, 1]; multiply by clip and clip². Designs made "
         "before come from the cache (--fresh designs anew).",
     )
     if plot is not None:
-        from fl_privquant.cli.plots import plot_errors
+        from fl_privquant.plotting import plot_errors
 
         drawn = {row.label: designed for row in rows if (designed := row.mechanism) and designed.distribution}
-        plot_errors(drawn, plot, f"{printing.format_epsilon(epsilon)}, {count} levels")
+        plot_errors(drawn, plot, f"{_printing.format_epsilon(epsilon)}, {count} levels")
         layout.print_sentence(console, f"drawn to {plot}")
-    if curve is not None:
-        _plot_curves(console, error, names, not fresh, curve)
 
 
 @app.command("clip", cls=FlagCommand)
@@ -373,9 +361,9 @@ def clip_command(
     ] = "",
 ) -> None:
     """Measure the norms of a Flower app's updates, for the L2 clip of a plan; trains WITHOUT PROTECTION."""
-    from fl_privquant.cli import clip_pilot
+    from fl_privquant.cli import _clip_pilot
 
-    clip_pilot.measure_and_print(folder, clients, rounds, run_config, node_config)
+    _clip_pilot.measure_and_print(folder, clients, rounds, run_config, node_config)
 
 
 @app.command("lint", cls=FlagCommand)
@@ -388,37 +376,14 @@ def lint_command(
     ] = "",
 ) -> None:
     """Say what the privacy of a Flower app really is, without training; exit code 1 if it is not private."""
-    from fl_privquant.cli import app_lint
+    from fl_privquant.cli import _app_lint
 
-    raise typer.Exit(app_lint.lint_and_print(folder, run_config))
-
-
-def _plot_curves(
-    console: Console, objective: str, names: tuple[str, ...] | None, cache: bool, path: Path
-) -> None:
-    """Design all mechanisms for several epsilons, draw their errors, and say which are missing and why."""
-    from fl_privquant.cli import comparison, layout, printing
-    from fl_privquant.cli.plots import plot_curves
-
-    curves = comparison.Curves()
-    with console.status("designing") as status:
-        for count in comparison.CURVE_LEVELS:
-            for epsilon in comparison.CURVE_EPSILONS:
-                status.update(f"designing for {printing.format_epsilon(epsilon)}, {count} levels")
-                rows = list(comparison.compare(epsilon, count, objective, names, cache=cache))
-                curves.add(epsilon, count, rows)
-    plot_curves(curves, path, f"designed for {objective}; inputs uniform on [-1, 1]")
-    layout.print_sentence(console, f"drawn to {path}")
-    for (label, reason), places in curves.missing().items():
-        where = ", ".join(
-            f"{printing.format_epsilon(epsilon)} with {count} levels" for count, epsilon in places
-        )
-        layout.print_sentence(console, f"{label}: N/A for {where}: {name_options(reason)}")
+    raise typer.Exit(_app_lint.lint_and_print(folder, run_config))
 
 
 def _plot_distribution(console: Console, mechanism: Mechanism, path: Path) -> None:
     from fl_privquant.cli import layout
-    from fl_privquant.cli.plots import plot_distribution
+    from fl_privquant.plotting import plot_distribution
 
     plot_distribution(mechanism, path)
     layout.print_sentence(console, f"drawn to {path}")

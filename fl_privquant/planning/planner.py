@@ -126,13 +126,11 @@ class PlannedDesigns:
     designs: tuple[PlannedDesign, ...]
     missing: dict[str, str]
     advice: Advice | None
-    curves: dict[str, tuple[PlannedDesign, ...]]
 
 
 def plan(
     requirements: RunRequirements,
     names: Sequence[str] | None = None,
-    curve: bool = False,
     progress: Callable[[str], None] = lambda name: None,
 ) -> PlannedDesigns:
     """Designs that meet the target, the least error first.
@@ -143,8 +141,6 @@ def plan(
         The run and the target.
     names
         Mechanisms to consider; by default :func:`default_mechanisms_for` the requirements.
-    curve
-        Whether to consider a range of targets around the wanted one, for a plot of error against epsilon.
     progress
         Called with the name of each mechanism before it is considered.
     """
@@ -158,7 +154,6 @@ def plan(
 
     designs: list[PlannedDesign] = []
     missing: dict[str, str] = {}
-    curves: dict[str, tuple[PlannedDesign, ...]] = {}
     for name in names or default_mechanisms_for(requirements):
         progress(name)
         search = _GridSearch(requirements, name)
@@ -171,15 +166,9 @@ def plan(
             missing[name] = search.reason
             continue
         designs.append(search.at(index))
-        if curve:
-            # Steps of about 1.5 in the epsilon of a coordinate.
-            for step in (-40, -20, 20, 40):
-                search.spend(min(max(index + step, _MIN_INDEX), search.highest))
-        curves[name] = search.list_designs()
     designs.sort(key=lambda planned: planned.rank)
-    return PlannedDesigns(
-        requirements, tuple(designs), missing, None if designs else _make_advice(pilot().requirements), curves
-    )
+    advice = None if designs else _make_advice(pilot().requirements)
+    return PlannedDesigns(requirements, tuple(designs), missing, advice)
 
 
 class _GridSearch:
@@ -234,11 +223,6 @@ class _GridSearch:
         if design is None:
             raise InfeasibleDesignError(f"{self.name}: {self.reason}")
         return design
-
-    def list_designs(self) -> tuple[PlannedDesign, ...]:
-        """All designs that were made, ordered by their cost."""
-        made = [design for design in self._designs_by_index.values() if design is not None]
-        return tuple(sorted(made, key=lambda design: design.statement.epsilon))
 
     def spend(self, index: int) -> float:
         """What the run costs with the design at a grid point; infinite where there is none."""

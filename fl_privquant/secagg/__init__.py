@@ -90,29 +90,33 @@ input, and is not named.
 starts afresh.
 
 **One state, one answer.** A client answers each stage once, from whichever copy of its state
-(:mod:`fl_privquant.secagg.answer_log`). A process remembers what it has answered; with
+(:mod:`fl_privquant.secagg._answer_log`). A process remembers what it has answered; with
 ``ClientPolicy.answered_folder``, which SuperNodes always have, all processes do, also after a restart.
 
 **Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine, copies of
 secrets that Python made before they were erased.
 """
 
+from fl_privquant.secagg._client_state import Stage
 from fl_privquant.secagg.client import ClientRound
 from fl_privquant.secagg.client_policy import ClientPolicy
-from fl_privquant.secagg.client_state import Stage
 from fl_privquant.secagg.graph.parameters import GraphParameters, choose_parameters, security_failure
 from fl_privquant.secagg.round_config import RoundConfig, draw_session
 from fl_privquant.secagg.server import ServerRound, UnmaskedSum
+from fl_privquant.secagg.signed.identities import KnownClients, read_identity, read_known_clients
 
 __all__ = [
     "ClientPolicy",
     "ClientRound",
     "GraphParameters",
+    "KnownClients",
     "RoundConfig",
     "ServerRound",
     "Stage",
     "UnmaskedSum",
     "choose_parameters",
     "draw_session",
+    "read_identity",
+    "read_known_clients",
     "security_failure",
 ]

@@ -13,16 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import pack_codes
 from fl_privquant.secagg import messages
-from fl_privquant.secagg.answer_log import AnsweredFolder, answered_stages
+from fl_privquant.secagg._answer_log import AnsweredFolder, answered_stages
+from fl_privquant.secagg._client_state import ClientState, Stage
+from fl_privquant.secagg._wire import ClientMessage, Message, Octets, RoundId
 from fl_privquant.secagg.client_policy import ClientPolicy
-from fl_privquant.secagg.client_state import ClientState, Stage
 from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.crypto.masks import apply_masks, derive_pair_mask_key, mask_dtype, reduce_modulo
 from fl_privquant.secagg.crypto.sharing import commit_to_seed, deal, derive_held_shares, draw_dealing
 from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.graph.roster import check_roster, graph_parameters
 from fl_privquant.secagg.signed.transcript import agreement_digest, masks_digest
-from fl_privquant.secagg.wire import ClientMessage, Message, Octets, RoundId
 
 _FromServer = TypeVar("_FromServer", bound=Message)
 
@@ -51,7 +51,7 @@ class ClientRound(ClientState):
     client's identity shares with others, for the next round's ``previous``. Keep them on the client, store
     what :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored
     before. A stage is answered once, from whichever copy of the state: by one process, or by all processes
-    where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg.answer_log`). Erasing is best
+    where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg._answer_log`). Erasing is best
     effort: Python and the libraries below may have copied a secret.
     """
 

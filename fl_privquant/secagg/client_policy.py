@@ -15,12 +15,12 @@ from fl_privquant import _validation
 from fl_privquant.cohort import check_fraction, count_clients, min_honest_clients
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError, pluralize
 from fl_privquant.packing.pack import MAX_WIDTH
+from fl_privquant.secagg._wire import ClientMessage
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.graph.parameters import MIN_NEIGHBORS, GraphParameters, security_failure
 from fl_privquant.secagg.messages import Confirmation, Invitation
 from fl_privquant.secagg.signed.transcript import known_digest
 from fl_privquant.secagg.signed.witnesses import quorum_size, witness_failure
-from fl_privquant.secagg.wire import ClientMessage
 
 
 @_validation.check_argument_names
@@ -58,7 +58,7 @@ class ClientPolicy:
         that they were told the same. Without them it trusts the server not to invent clients.
     answered_folder
         Folder in which the client records each stage before it answers, so that no other process, and no
-        older copy of its state, answers it again (:mod:`fl_privquant.secagg.answer_log`). None: this process
+        older copy of its state, answers it again (:mod:`fl_privquant.secagg._answer_log`). None: this process
         remembers what it has answered.
     """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from fl_privquant.secagg import messages
+from fl_privquant.secagg._wire import SESSION_BYTES, Message, RoundId, Subset
 from fl_privquant.secagg.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
 from fl_privquant.secagg.crypto.shamir import SHARE_BYTES
 from fl_privquant.secagg.graph.parameters import GraphParameters
-from fl_privquant.secagg.wire import SESSION_BYTES, Message, RoundId, Subset
 
 _KEY, _DIGEST, _SEED = bytes(KEY_BYTES), bytes(DIGEST_BYTES), bytes(SEED_BYTES)
 

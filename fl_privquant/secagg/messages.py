@@ -1,4 +1,4 @@
-"""The messages of a round, as bytes with one layout each (:mod:`fl_privquant.secagg.wire`).
+"""The messages of a round, as bytes with one layout each (:mod:`fl_privquant.secagg._wire`).
 
 ========================  ===========  ================================================================
 message                   from, to     says
@@ -25,17 +25,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.secagg import wire
+from fl_privquant.secagg import _wire
+from fl_privquant.secagg._wire import ClientMessage, Format, Message, Subset
 from fl_privquant.secagg.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, digest
 from fl_privquant.secagg.crypto.shamir import SHARE_BYTES
-from fl_privquant.secagg.wire import ClientMessage, Format, Message, Subset
 
 CORRECTION_BYTES: Final = 2 * SHARE_BYTES
 """Bytes that correct a holder's derived shares of both seeds (:mod:`fl_privquant.secagg.crypto.sharing`)."""
 
 # The largest code, which is 1 or more; it is written as 0 if codes are residues.
 _MAX_CODE: Final = Format(
-    lambda value: wire.UINT64.pack(value or 0), lambda reader: wire.UINT64.read(reader) or None
+    lambda value: _wire.UINT64.pack(value or 0), lambda reader: _wire.UINT64.read(reader) or None
 )
 
 
@@ -49,11 +49,11 @@ class Invitation(Message):
 
     KIND = 1
 
-    num_clients: Annotated[int, wire.UINT32]
-    dimension: Annotated[int, wire.UINT64]
-    width: Annotated[int, wire.uint(1)]
+    num_clients: Annotated[int, _wire.UINT32]
+    dimension: Annotated[int, _wire.UINT64]
+    width: Annotated[int, _wire.uint(1)]
     max_code: Annotated[int | None, _MAX_CODE]
-    signed: Annotated[bool, wire.FLAG]
+    signed: Annotated[bool, _wire.FLAG]
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class KeyAdvertisement(ClientMessage):
 
     KIND = 2
 
-    public_key: Annotated[bytes, wire.fixed_size(KEY_BYTES)]
-    known: Annotated[bytes, wire.optional(DIGEST_BYTES)] = b""
+    public_key: Annotated[bytes, _wire.fixed_size(KEY_BYTES)]
+    known: Annotated[bytes, _wire.optional(DIGEST_BYTES)] = b""
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,17 @@ class Roster(Message):
 
     KIND = 3
 
-    num_clients: Annotated[int, wire.UINT32]
-    num_neighbors: Annotated[int, wire.UINT32]
-    threshold: Annotated[int, wire.UINT32]
-    num_witnesses: Annotated[int, wire.UINT32]
-    spread: Annotated[bool, wire.FLAG]
-    path: Annotated[tuple[bytes, ...], wire.blocks(DIGEST_BYTES, count_bytes=1)]
-    public_keys: Annotated[tuple[bytes, ...], wire.blocks(KEY_BYTES)]
-    ids: Annotated[tuple[int, ...], wire.IDS] = ()
-    present: Annotated[Subset, wire.SUBSET] = field(default_factory=Subset)
-    identified: Annotated[Subset, wire.SUBSET] = field(default_factory=Subset)
-    identities: Annotated[tuple[bytes, ...], wire.last_blocks(KEY_BYTES)] = ()
+    num_clients: Annotated[int, _wire.UINT32]
+    num_neighbors: Annotated[int, _wire.UINT32]
+    threshold: Annotated[int, _wire.UINT32]
+    num_witnesses: Annotated[int, _wire.UINT32]
+    spread: Annotated[bool, _wire.FLAG]
+    path: Annotated[tuple[bytes, ...], _wire.blocks(DIGEST_BYTES, count_bytes=1)]
+    public_keys: Annotated[tuple[bytes, ...], _wire.blocks(KEY_BYTES)]
+    ids: Annotated[tuple[int, ...], _wire.IDS] = ()
+    present: Annotated[Subset, _wire.SUBSET] = field(default_factory=Subset)
+    identified: Annotated[Subset, _wire.SUBSET] = field(default_factory=Subset)
+    identities: Annotated[tuple[bytes, ...], _wire.last_blocks(KEY_BYTES)] = ()
 
     def __post_init__(self) -> None:
         _check_one_each("Roster", "identity keys", self.identities, self.identified)
@@ -134,10 +134,10 @@ class SharedSeeds(ClientMessage):
 
     KIND = 4
 
-    seed_commitment: Annotated[bytes, wire.fixed_size(SEED_BYTES)]
-    wrapping_commitment: Annotated[bytes, wire.fixed_size(SEED_BYTES)]
-    sealed_roots: Annotated[tuple[bytes, ...], wire.blocks(SEED_BYTES)]
-    corrections: Annotated[tuple[bytes, ...], wire.blocks(CORRECTION_BYTES)]
+    seed_commitment: Annotated[bytes, _wire.fixed_size(SEED_BYTES)]
+    wrapping_commitment: Annotated[bytes, _wire.fixed_size(SEED_BYTES)]
+    sealed_roots: Annotated[tuple[bytes, ...], _wire.blocks(SEED_BYTES)]
+    corrections: Annotated[tuple[bytes, ...], _wire.blocks(CORRECTION_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class MaskRequest(Message):
 
     KIND = 10
 
-    members: Annotated[Subset, wire.SUBSET]
+    members: Annotated[Subset, _wire.SUBSET]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class MaskedInput(ClientMessage):
 
     KIND = 6
 
-    payload: Annotated[bytes, wire.PAYLOAD]
+    payload: Annotated[bytes, _wire.PAYLOAD]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class SurvivorList(Message):
 
     KIND = 11
 
-    survivors: Annotated[Subset, wire.SUBSET]
+    survivors: Annotated[Subset, _wire.SUBSET]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Confirmation(ClientMessage):
 
     KIND = 12
 
-    agreement: Annotated[bytes, wire.fixed_size(DIGEST_BYTES)]
+    agreement: Annotated[bytes, _wire.fixed_size(DIGEST_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ class UnmaskRequest(Message):
 
     KIND = 7
 
-    active: Annotated[Subset, wire.SUBSET]
-    signers: Annotated[Subset, wire.SUBSET] = field(default_factory=Subset)
-    signatures: Annotated[tuple[bytes, ...], wire.last_blocks(SIGNATURE_BYTES)] = ()
+    active: Annotated[Subset, _wire.SUBSET]
+    signers: Annotated[Subset, _wire.SUBSET] = field(default_factory=Subset)
+    signatures: Annotated[tuple[bytes, ...], _wire.last_blocks(SIGNATURE_BYTES)] = ()
 
     def __post_init__(self) -> None:
         _check_one_each("UnmaskRequest", "signatures", self.signatures, self.signers)
@@ -200,8 +200,8 @@ class UnmaskReply(ClientMessage):
 
     KIND = 8
 
-    seed_shares: Annotated[tuple[bytes, ...], wire.blocks(SHARE_BYTES)]
-    wrapping_shares: Annotated[tuple[bytes, ...], wire.blocks(SHARE_BYTES)]
+    seed_shares: Annotated[tuple[bytes, ...], _wire.blocks(SHARE_BYTES)]
+    wrapping_shares: Annotated[tuple[bytes, ...], _wire.blocks(SHARE_BYTES)]
 
     def __repr__(self) -> str:
         # The shares are for the server alone.

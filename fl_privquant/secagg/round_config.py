@@ -12,6 +12,7 @@ from fl_privquant import _validation
 from fl_privquant.cohort import count_clients, count_corrupt_and_dropped
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.packing.pack import MAX_WIDTH
+from fl_privquant.secagg._wire import SESSION_BYTES
 from fl_privquant.secagg.crypto.keys import Identity
 from fl_privquant.secagg.graph.parameters import (
     GraphParameters,
@@ -20,7 +21,6 @@ from fl_privquant.secagg.graph.parameters import (
     security_failure,
 )
 from fl_privquant.secagg.signed.witnesses import min_witnesses, quorum_size, witness_failure
-from fl_privquant.secagg.wire import SESSION_BYTES
 
 
 def draw_session() -> bytes:

@@ -21,6 +21,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.packing.pack import packed_size, unpack_codes
 from fl_privquant.secagg import messages
+from fl_privquant.secagg._wire import ClientMessage, Octets, RoundId, Subset, pack_ids
 from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.crypto.masks import apply_masks, derive_pair_mask_key, mask_dtype, reduce_modulo
 from fl_privquant.secagg.crypto.sharing import DealtShares, Seed, max_wrong_shares, remaining_members
@@ -29,7 +30,6 @@ from fl_privquant.secagg.graph.parameters import decoding_failure
 from fl_privquant.secagg.graph.roster_tree import merkle_levels, merkle_path
 from fl_privquant.secagg.round_config import RoundConfig
 from fl_privquant.secagg.signed import transcript
-from fl_privquant.secagg.wire import ClientMessage, Octets, RoundId, Subset, pack_ids
 
 
 class ServerStage(IntEnum):
@@ -453,9 +453,9 @@ class ServerRound:
 
     def _split_active_and_lost(self, holder: int) -> tuple[list[int], list[int]]:
         """The active and the lost clients among those whose shares a client holds."""
-        held = self._dealers_of(holder)
-        active = [client for client in held if client in self._active]
-        return active, [client for client in held if client not in self._active]
+        dealers = self._dealers_of(holder)
+        active = [client for client in dealers if client in self._active]
+        return active, [client for client in dealers if client not in self._active]
 
     def _dealers_of(self, holder: int) -> list[int]:
         """The clients of whose seeds a client holds shares, itself included."""

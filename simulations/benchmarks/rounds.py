@@ -25,7 +25,7 @@ from fl_privquant.flower import (
     SecureSum,
     SumOfCodes,
 )
-from fl_privquant.flower.client.cohort import CohortApp, CohortMod
+from fl_privquant.flower.client import CohortApp, CohortMod
 from fl_privquant.flower.simulation import BATCH, Engine, Federation, InlineEngine, RayEngine
 from simulations.benchmarks.flower_secagg import flower_seconds
 from simulations.benchmarks.harness import Ratio, peak_bytes

@@ -12,9 +12,9 @@ import jinja2
 import pandas as pd
 
 from fl_privquant._files import replace_file
-from fl_privquant.cli.plots import color_of
 from fl_privquant.errors import pluralize
 from fl_privquant.mechanisms.registry import available_mechanisms, get_entry
+from fl_privquant.plotting import color_of
 from simulations.report.figures import Drawing, draw_study
 from simulations.report.study import Study, describe_repeated, setting_value
 from simulations.report.tables import (

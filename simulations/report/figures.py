@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fl_privquant._files import replace_file
-from fl_privquant.cli.plots import STYLE, color_of, draw_distribution, import_pyplot
+from fl_privquant.plotting import STYLE, color_of, draw_distribution, import_pyplot
 from fl_privquant.statement import PrivacyStatement
 from simulations.report.statistics import shown_interval
 from simulations.report.study import Study

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.cli.plots import COLORS
 from fl_privquant.errors import MISSING, InvalidSpecError, pluralize
+from fl_privquant.plotting import COLORS
 from simulations.report.runs import Problem, Run, load_runs
 
 GROUP = ["setting", "series", "epsilon", "bits"]

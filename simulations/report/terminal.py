@@ -7,8 +7,8 @@ from collections.abc import Collection
 from rich.console import Console
 from rich.text import Text
 
-from fl_privquant.cli.layout import Column, output_console, print_rows, print_sentence
-from fl_privquant.cli.plots import color_of
+from fl_privquant.cli.layout import Column, output_console, print_sentence, print_table
+from fl_privquant.plotting import color_of
 from simulations.report.study import Study, describe_repeated
 from simulations.report.tables import results_caption, results_table
 from simulations.report.verdict import describe
@@ -37,7 +37,7 @@ def print_summary(
         for series, *cells in table.itertuples(index=False):
             color = color_of(series.partition(", designed")[0])
             rows.append([Text(series, style=color), *cells])
-        print_rows(console, columns, rows, setting or str(study.constant.get("panel", "")))
+        print_table(console, columns, rows, setting or str(study.constant.get("panel", "")))
         caption = results_caption(study, setting)
         if caption not in captions:
             captions.append(caption)

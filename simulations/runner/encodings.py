@@ -13,7 +13,7 @@ from fl_privquant.flower import (
     ScheduledKeep,
     ScheduledMechanism,
 )
-from fl_privquant.flower.policies.schedules import Policy
+from fl_privquant.flower.policies import Policy
 from fl_privquant.planning import Plan
 from simulations.runner.config import ClipPolicyConfig, RunConfig
 

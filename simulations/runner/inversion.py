@@ -25,8 +25,8 @@ import fl_privquant as pq
 from fl_privquant._array_types import Floats
 from fl_privquant.accounting import PrivacyStatement, Release, Unit, round_statement
 from fl_privquant.cli import options, program
-from fl_privquant.cli.plots import import_pyplot, save_figure
 from fl_privquant.mechanisms.base import Mechanism
+from fl_privquant.plotting import import_pyplot, save_figure
 
 _CLASSES, _PIXELS = 10, 64
 _IMAGES = 1797

@@ -29,7 +29,7 @@ from fl_privquant.accounting import (
 )
 from fl_privquant.codec.encoding import count_kept, kept_norm
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower.server._arguments import needs_single_updates
+from fl_privquant.flower.server.strategy_wrapper import needs_single_updates
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning import Plan, Target
 from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, find_correlation

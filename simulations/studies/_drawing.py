@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fl_privquant.cli.plots import COLORS, color_of
+from fl_privquant.plotting import COLORS, color_of
 
 
 def look_of(mechanism: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from fl_privquant.cli.plots import STYLE, import_pyplot, save_figure
 from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError
+from fl_privquant.plotting import STYLE, import_pyplot, save_figure
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 

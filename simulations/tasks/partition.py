@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_privquant.cli.plots import import_pyplot, save_figure
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.plotting import import_pyplot, save_figure
 from simulations.runner.config import PartitionConfig
 from simulations.tasks.data import Examples
 

@@ -12,15 +12,15 @@ from flwr.supernode.runtime import run_clientapp
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower._messages.grids import GridWrapper
-from fl_privquant.flower.client.masking import (
+from fl_privquant.flower._messages.stages import (
     CONFIRM,
     KEY_DATA,
     KEY_STAGE,
     protocol_content,
     protocol_record,
 )
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.messages import SurvivorList
-from fl_privquant.secagg.wire import Subset
 from tests.e2e.secure_app import POLICY, run, train
 
 # Flower ends the process five seconds after it begins to exit.

@@ -16,10 +16,10 @@ import pytest
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, GraphParameters, choose_parameters, security_failure
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.graph.neighbors import Graph, cached_graph
 from fl_privquant.secagg.graph.parameters import _Cohort, _cut_off_odds, _distinct_neighbor_odds
 from fl_privquant.secagg.messages import SurvivorList
-from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import at
 
 HALF = {"corrupt_fraction": 0.1, "dropout_fraction": 0.1}

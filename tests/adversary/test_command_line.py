@@ -95,8 +95,7 @@ PATHS = (
 )
 FILES = {
     "design": ("--output", "--plot"),
-    "compare": ("--plot", "--curve"),
-    "plan": ("--plot",),
+    "compare": ("--plot",),
     "audit": ("--plot",),
 }
 

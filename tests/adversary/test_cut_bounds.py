@@ -15,7 +15,7 @@ import pytest
 
 from fl_privquant.secagg import ClientRound, GraphParameters
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg._answer_log import AnsweredStages
 from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.parameters import (

@@ -33,7 +33,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.pack import pack_codes, pack_indices, unpack_codes, unpack_indices
 from fl_privquant.secagg import RoundConfig, ServerRound, draw_session, messages
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg._answer_log import AnsweredStages
 from fl_privquant.secagg.client import ClientPolicy, ClientRound
 from simulations.report.runs import load_runs
 from simulations.runner.results import RunDirectory

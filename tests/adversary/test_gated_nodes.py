@@ -15,10 +15,10 @@ import fl_privquant as pq
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.protocol import Reply
-from fl_privquant.flower.client.masking import ADVERTISE, protocol_content
+from fl_privquant.flower._messages.stages import ADVERTISE, protocol_content
 from fl_privquant.flower.client.node_gate import NodeGate, _GatedConnection, _pop_reply
+from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.messages import Invitation
-from fl_privquant.secagg.wire import RoundId
 from tests.flower.test_mod import ask
 
 NODE = 7

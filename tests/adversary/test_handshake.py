@@ -17,12 +17,12 @@ from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import ClientRound, ServerRound
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg._answer_log import AnsweredStages
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.crypto.masks import apply_masks
 from fl_privquant.secagg.crypto.sharing import Seed, derive_share, holders_to_correct
 from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, SharedSeeds
-from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, open_round, shown
 
 NUM_CLIENTS = 8

@@ -24,14 +24,12 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
     SecureSum,
 )
+from fl_privquant.flower._messages.stages import KEY_IDENTITY, KEY_KNOWN_CLIENTS
 from fl_privquant.flower.client.identity import (
-    KEY_IDENTITY,
-    KEY_KNOWN_CLIENTS,
     KEY_OPERATOR,
     apply_node_config,
     find_client_id,
     sign_identification,
-    verify_identification,
 )
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg import ClientPolicy
@@ -43,6 +41,7 @@ from fl_privquant.secagg.signed.identities import (
     read_identity,
     read_known_clients,
     sign_known_clients,
+    verify_identification,
     write_known_clients,
 )
 

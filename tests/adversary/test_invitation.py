@@ -17,7 +17,7 @@ from fl_privquant.flower import (
     SecureSum,
 )
 from fl_privquant.flower._messages.protocol import RECORD_SECAGG
-from fl_privquant.flower.client.masking import ADVERTISE, KEY_DATA, KEY_STAGE
+from fl_privquant.flower._messages.stages import ADVERTISE, KEY_DATA, KEY_STAGE
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg.messages import Invitation
 from tests.flower.apps import client_app, fedavg, server_app

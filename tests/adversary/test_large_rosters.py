@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, draw_session
+from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.parameters import GraphParameters
 from fl_privquant.secagg.messages import Invitation, Roster
-from fl_privquant.secagg.wire import RoundId
 from tests.adversary.mutation import watched
 
 CLIENT = 3

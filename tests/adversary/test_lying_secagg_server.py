@@ -23,13 +23,13 @@ from fl_privquant.secagg import (
     security_failure,
 )
 from fl_privquant.secagg import client as client_module
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.crypto.sharing import derive_share
 from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.roster_tree import merkle_root
 from fl_privquant.secagg.messages import Roster, SharedSeeds, SurvivorList, UnmaskRequest
 from fl_privquant.secagg.signed.transcript import graph_digest, listing_digest
-from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at, open_round, shown
 
 VICTIM = 3

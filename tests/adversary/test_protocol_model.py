@@ -27,7 +27,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters, draw_session
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answer_log import AnsweredStages
+from fl_privquant.secagg._answer_log import AnsweredStages
+from fl_privquant.secagg._wire import RoundId, Subset
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.crypto.pair_keys import PairKeys
 from fl_privquant.secagg.crypto.sharing import derive_share
@@ -43,7 +44,6 @@ from fl_privquant.secagg.messages import (
     UnmaskRequest,
 )
 from fl_privquant.secagg.signed.transcript import agreement_digest, masks_digest
-from fl_privquant.secagg.wire import RoundId, Subset
 
 CLIENTS = (3, 10, 17, 24, 31, 38)
 CORRUPT, HONEST = CLIENTS[0], CLIENTS[1:]

@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower._flower_internals import use_server_identity
-from fl_privquant.flower.client.masking import ADVERTISE, protocol_content
+from fl_privquant.flower._messages.stages import ADVERTISE, protocol_content
 from fl_privquant.secagg import ClientPolicy, RoundConfig, ServerRound, draw_session
 from tests.flower.test_mod import RUN_IDS, ask, never, train
 

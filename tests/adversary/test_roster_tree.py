@@ -17,6 +17,7 @@ from scipy import stats
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import GraphParameters
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.crypto.masks import apply_masks
 from fl_privquant.secagg.graph.neighbors import Graph
@@ -28,7 +29,6 @@ from fl_privquant.secagg.graph.roster_tree import (
 )
 from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster
 from fl_privquant.secagg.signed.transcript import graph_digest, listing_digest
-from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Round, at
 
 VICTIM, NUM_CLIENTS = 3, 47

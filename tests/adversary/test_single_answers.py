@@ -12,10 +12,10 @@ import pytest
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.answer_log import AnsweredFolder, AnsweredStages
+from fl_privquant.secagg._answer_log import AnsweredFolder, AnsweredStages
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.graph.parameters import hypergeometric_tail
 from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
-from fl_privquant.secagg.wire import Subset
 from tests.flower.test_mod import in_two_processes
 from tests.secagg.driver import CONTEXT, at
 

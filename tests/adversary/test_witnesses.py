@@ -14,11 +14,11 @@ import pytest
 from scipy import stats
 
 from fl_privquant.errors import SecureAggregationError
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.messages import Confirmation, MaskRequest, Roster, SurvivorList, UnmaskRequest
 from fl_privquant.secagg.signed.witnesses import min_witnesses, quorum_size
-from fl_privquant.secagg.wire import Subset
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round, shown
 
 NUM_CLIENTS = 20

@@ -14,7 +14,7 @@ import typer
 import fl_privquant as pq
 from fl_privquant.accounting import RunRequirements
 from fl_privquant.cli import main as cli
-from fl_privquant.cli.flags import FlagCommand, translate_error
+from fl_privquant.cli.program import FlagCommand, translate_error
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.registry import available_mechanisms, get_entry
 

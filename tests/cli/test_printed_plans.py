@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fl_privquant as pq
 from fl_privquant.accounting import PerClient
-from fl_privquant.cli import plan_table
+from fl_privquant.cli import _plan_table
 from fl_privquant.cli.main import app
 from fl_privquant.cohort import min_clients, min_honest_clients
 from fl_privquant.flower import NoUsableReplyError
@@ -141,8 +141,8 @@ def test_the_printed_simulation_says_which_task_it_is() -> None:
     config = simulated(out)
     assert config.task["name"] == "digits"
     task = get_task(config)
-    assert sum(array.size for array in task.initial_arrays().values()) == plan_table._DIGITS_COORDINATES
-    assert sum(task.num_examples(client) for client in range(40)) == plan_table._DIGITS_EXAMPLES
+    assert sum(array.size for array in task.initial_arrays().values()) == _plan_table._DIGITS_COORDINATES
+    assert sum(task.num_examples(client) for client in range(40)) == _plan_table._DIGITS_EXAMPLES
 
 
 @pytest.mark.parametrize(

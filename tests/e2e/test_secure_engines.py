@@ -3,8 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from fl_privquant.cli.identity_commands import identity_app
-from fl_privquant.flower.client.identity import KEY_IDENTITY, KEY_KNOWN_CLIENTS
+from fl_privquant.cli._identity_commands import identity_app
+from fl_privquant.flower._messages.stages import KEY_IDENTITY, KEY_KNOWN_CLIENTS
 from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine
 from tests.e2e.secure_app import CLIENTS, schedule, without_masks
 from tests.ray_cluster import WARNINGS

@@ -20,8 +20,8 @@ from fl_privquant.flower.client.masking import _read_ring
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.mechanisms import base
 from fl_privquant.mechanisms.modular_sum import SumRing
+from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.messages import Invitation
-from fl_privquant.secagg.wire import RoundId
 from tests.flower.apps import client_app, fedavg, server_app
 
 CLIENTS, DIMENSION = 40, 64

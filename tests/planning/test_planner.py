@@ -120,17 +120,6 @@ def test_says_what_would_meet_an_impossible_target() -> None:
     assert plan(dataclasses.replace(easier, rounds=advised.rounds), ("one_bit",)).designs
 
 
-def test_a_curve_of_error_against_epsilon() -> None:
-    found = plan(
-        RunRequirements(num_clients=50, dimension=50, rounds=2, epsilon=3.0), ("one_bit",), curve=True
-    )
-    points = found.curves["one_bit"]
-    assert len(points) >= 5
-    assert [p.mean_squared_error for p in points] == sorted(
-        (p.mean_squared_error for p in points), reverse=True
-    )
-
-
 SUMS = (
     "rounded_gaussian",
     "pbm",

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, UnmaskedSum, draw_session
+from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.messages import Roster
-from fl_privquant.secagg.wire import Subset
 
 CONTEXT = b"what is asked for"
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError
+from fl_privquant.secagg._wire import RoundId, Subset
 from fl_privquant.secagg.crypto.keys import SEED_BYTES
 from fl_privquant.secagg.crypto.shamir import SHARE_BYTES
 from fl_privquant.secagg.messages import (
@@ -25,7 +26,6 @@ from fl_privquant.secagg.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from fl_privquant.secagg.wire import RoundId, Subset
 
 ids = st.integers(0, 2**64 - 1)
 keys = st.binary(min_size=32, max_size=32)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from fl_privquant.errors import InvalidUpdateError, PrivQuantError, SecureAggregationError
 from fl_privquant.secagg import ClientPolicy, ClientRound, Stage, draw_session
+from fl_privquant.secagg._wire import RoundId, Subset
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.messages import Invitation, MaskRequest, Roster, UnmaskReply, UnmaskRequest
-from fl_privquant.secagg.wire import RoundId, Subset
 from tests.secagg.driver import CONTEXT, Lost, Round, open_round
 
 CLIENT = 3

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
-from logging import WARNING
 from typing import Any, Final
 
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
-from fl_privquant.errors import InvalidSpecError, one_line
-from fl_privquant.flower._flower_internals import ErrorCode, log
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower._flower_internals import ErrorCode
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.grids import GridWrapper
 from fl_privquant.flower._messages.log_lines import FURTHER_METRICS
@@ -31,7 +28,6 @@ from fl_privquant.flower._messages.protocol import (
     RECORD_REPLY,
     RECORD_SECAGG,
 )
-from fl_privquant.flower.server.strategy_wrapper import strategy_stack
 
 HOW_TO_EVALUATE: Final = (
     "as their replies would arrive in clear; evaluate on the server (strategy.start(..., evaluate_fn=...)), "
@@ -57,9 +53,6 @@ _TEXTS_THAT_TELL_NOTHING: Final = frozenset(
         ErrorCode.CLIENT_APP_CRASHED,
     }
 )
-
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-"""Aggregates the metrics of replies, given the name of the metric that clients are weighed by."""
 
 
 def is_training(message: Message) -> bool:
@@ -143,33 +136,3 @@ def add_weights(replies: Iterable[Message], weight: str) -> list[Message]:
             for record in own[:1]:
                 record[weight] = 1
     return received
-
-
-def allow_missing_metrics(strategy: Strategy) -> None:
-    """Have a strategy go on without metrics of training if its own function asks for one that is not sent.
-
-    Functions given as ``train_metrics_aggr_fn`` are written for replies with all metrics of the app. Their
-    KeyError would end a run whose model is fine, after the round was paid for.
-    """
-    for wrapped in strategy_stack(strategy):
-        given = vars(wrapped).get("train_metrics_aggr_fn")
-        if given is not None and getattr(given, "func", None) is not _aggregate_metrics_or_none:
-            vars(wrapped)["train_metrics_aggr_fn"] = partial(_aggregate_metrics_or_none, given)
-
-
-def _aggregate_metrics_or_none(aggregate: MetricsFn, contents: list[RecordDict], weight: str) -> MetricRecord:
-    try:
-        return aggregate(contents, weight)
-    except KeyError as error:
-        sent = {
-            name for content in contents for _, record in records_of(content, MetricRecord) for name in record
-        }
-        log(
-            WARNING,
-            "PrivQuant: train_metrics_aggr_fn asks for %s, which is not among the metrics of private replies "
-            "(%s); this round has no metrics of training. Ask clients for it through the mechanism "
-            "(ClientMetrics(private=...)), or have them send it in clear (PrivQuantMod(metrics=[...]))",
-            one_line(error),
-            ", ".join(map(repr, sorted(sent))),
-        )
-        return MetricRecord()

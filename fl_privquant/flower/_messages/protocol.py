@@ -292,7 +292,7 @@ def with_entry(content: RecordDict, key: str, value: int | bytes) -> RecordDict:
     return changed
 
 
-def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> list[Message]:
+def with_counts(messages: Iterable[Message], count_of: Callable[[int], int]) -> list[Message]:
     """The messages, each with the number of releases that the server has counted for its receiver.
 
     Messages may share one content object: receivers with the same number still do.
@@ -300,7 +300,7 @@ def with_counts(messages: Iterable[Message], counted: Callable[[int], int]) -> l
     contents: dict[tuple[int, int], RecordDict] = {}
     counted_contents = []
     for message in messages:
-        count = counted(message.metadata.dst_node_id)
+        count = count_of(message.metadata.dst_node_id)
         key = (id(message.content), count)
         if key not in contents:
             contents[key] = with_entry(message.content, KEY_COUNTED, count)

@@ -23,16 +23,12 @@ from typing import Any, Final
 
 from fl_privquant import _validation
 from fl_privquant.errors import MISSING, InvalidSpecError, SecureAggregationError
+from fl_privquant.flower._messages.stages import KEY_IDENTITY, KEY_KNOWN_CLIENTS
 from fl_privquant.secagg import ClientPolicy
-from fl_privquant.secagg.crypto import keys
-from fl_privquant.secagg.signed.identities import KnownClients, read_identity, read_known_clients
+from fl_privquant.secagg.signed.identities import KnownClients, identify, read_identity, read_known_clients
 
-KEY_IDENTITY: Final = "privquant-identity"
-KEY_KNOWN_CLIENTS: Final = "privquant-known-clients"
 KEY_OPERATOR: Final = "privquant-operator"
 KEY_MIN_CLIENTS: Final = "privquant-min-clients"
-
-_ID_BYTES: Final = 8
 
 
 def apply_node_config(policy: ClientPolicy, node_config: Mapping[str, Any]) -> ClientPolicy:
@@ -41,8 +37,10 @@ def apply_node_config(policy: ClientPolicy, node_config: Mapping[str, Any]) -> C
     The node's configuration takes precedence over the app's policy, because the node's owner wrote it.
     """
     if KEY_MIN_CLIENTS in node_config:
-        fewest = _validation.check_integer(f"node config {KEY_MIN_CLIENTS}", node_config[KEY_MIN_CLIENTS], 2)
-        policy = replace(policy, min_clients=max(policy.min_clients, fewest))
+        required = _validation.check_integer(
+            f"node config {KEY_MIN_CLIENTS}", node_config[KEY_MIN_CLIENTS], 2
+        )
+        policy = replace(policy, min_clients=max(policy.min_clients, required))
     identity, known_clients = node_config.get(KEY_IDENTITY), node_config.get(KEY_KNOWN_CLIENTS)
     if identity is None and known_clients is None:
         if KEY_OPERATOR in node_config:
@@ -83,22 +81,4 @@ def sign_identification(policy: ClientPolicy, session: bytes, node_id: int) -> b
         raise SecureAggregationError(
             f"this node has no identity; set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in its configuration"
         )
-    client = find_client_id(policy, node_id).to_bytes(_ID_BYTES, "little")
-    return client + keys.sign(policy.identity, _identification_digest(session, node_id), client)
-
-
-def verify_identification(
-    known: Mapping[int, Any], answer: bytes, session: bytes, node_id: int
-) -> int | None:
-    """The id of the known client that gave this answer, or None if none did."""
-    client, signature = answer[:_ID_BYTES], answer[_ID_BYTES:]
-    identity = int.from_bytes(client, "little")
-    if identity not in known or not keys.verify(
-        known[identity], signature, _identification_digest(session, node_id), client
-    ):
-        return None
-    return identity
-
-
-def _identification_digest(session: bytes, node_id: int) -> bytes:
-    return keys.digest(b"identification", session, node_id.to_bytes(_ID_BYTES, "little"))
+    return identify(policy.identity, find_client_id(policy, node_id), session, node_id)

@@ -16,23 +16,25 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.errors import SecureAggregationError, one_line
 from fl_privquant.flower._messages.arrays import records_of
-from fl_privquant.flower._messages.protocol import KEY_DELIVERY, RECORD_SECAGG, message_digest
+from fl_privquant.flower._messages.protocol import KEY_DELIVERY, message_digest
+from fl_privquant.flower._messages.stages import (
+    ADVERTISE,
+    CONFIRM,
+    IDENTIFY,
+    KEY_DATA,
+    KEY_STAGE,
+    NOISE_KEY,
+    SHARE,
+    UNMASK,
+    protocol_content,
+    protocol_record,
+)
 from fl_privquant.flower.client.identity import apply_node_config, find_client_id, sign_identification
 from fl_privquant.flower.client.seed_relay import answer_key_request
 from fl_privquant.flower.client.supernode import node_folder, on_supernode
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
-
-KEY_STAGE: Final = "secagg-stage"
-KEY_DATA: Final = "secagg-data"
-
-IDENTIFY: Final = "identify"
-ADVERTISE: Final = "advertise"
-SHARE: Final = "share"
-CONFIRM: Final = "confirm"
-UNMASK: Final = "unmask"
-NOISE_KEY: Final = "noise-key"
 
 _STATE: Final = "privquant-secagg"
 
@@ -182,20 +184,6 @@ def _list_deliveries(message: Message) -> list[object]:
 def is_secure(message: Message) -> bool:
     """Whether a train message is part of a secure aggregation."""
     return message.has_content() and (protocol_record(message) is not None or bool(_list_deliveries(message)))
-
-
-def protocol_record(message: Message) -> ConfigRecord | None:
-    """The record of the protocol in a message, if it has one."""
-    record = message.content.get(RECORD_SECAGG) if message.has_content() else None
-    return record if isinstance(record, ConfigRecord) else None
-
-
-def protocol_content(data: bytes, stage: str | None = None) -> RecordDict:
-    """The content of a message of the protocol: its data and, in requests, the stage that it asks for."""
-    record = ConfigRecord({KEY_DATA: data})
-    if stage is not None:
-        record[KEY_STAGE] = stage
-    return RecordDict({RECORD_SECAGG: record})
 
 
 def _load_round(ctxt: Context, policy: ClientPolicy) -> ClientRound | None:

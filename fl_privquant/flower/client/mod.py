@@ -33,14 +33,9 @@ from fl_privquant.flower._messages.arrays import DecodedArray, ReceivedArray, re
 from fl_privquant.flower._messages.clear_replies import check_names, is_training, read_metrics
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_FAILED, METRIC_NORM, Reply
 from fl_privquant.flower._messages.records import make_reply, put_arrays
+from fl_privquant.flower._messages.stages import protocol_record
 from fl_privquant.flower.client.ledger import ClientLedger, ParticipationLimit, resolve_ledger_path
-from fl_privquant.flower.client.masking import (
-    Policy,
-    Seal,
-    UpdateMasking,
-    protocol_record,
-    read_delivery,
-)
+from fl_privquant.flower.client.masking import Policy, Seal, UpdateMasking, read_delivery
 from fl_privquant.flower.client.node_token import node_encodes
 from fl_privquant.flower.client.record_update import NotFromRecordsError, read_record_sum
 from fl_privquant.flower.client.refusals import make_refusal

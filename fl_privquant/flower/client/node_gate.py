@@ -58,13 +58,8 @@ from fl_privquant.flower._flower_internals import (
 )
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.protocol import RECORD_PAYLOAD, is_request
-from fl_privquant.flower.client.identity import (
-    KEY_IDENTITY,
-    KEY_KNOWN_CLIENTS,
-    KEY_MIN_CLIENTS,
-    KEY_OPERATOR,
-    apply_node_config,
-)
+from fl_privquant.flower._messages.stages import KEY_IDENTITY, KEY_KNOWN_CLIENTS
+from fl_privquant.flower.client.identity import KEY_MIN_CLIENTS, KEY_OPERATOR, apply_node_config
 from fl_privquant.flower.client.ledger import NODE_LEDGER_FILE, default_ledger_path
 from fl_privquant.flower.client.masking import is_secure
 from fl_privquant.flower.client.mod import (

@@ -6,21 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.serverapp.strategy import Strategy
-
 from fl_privquant import _validation
 from fl_privquant.accounting.accountant import Budget
 from fl_privquant.accounting.aggregation import Aggregation, PerClient
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.flower.policies.schedules import Policy, as_policy
-from fl_privquant.flower.server.strategy_wrapper import strategy_stack
 from fl_privquant.planning.client_sampling import ClientSampling, StrategySampling
 from fl_privquant.planning.target import Plan
 
 _DEFAULT_DELTA = 1e-5
-# These strategies compare the updates of single clients, which a sum does not show.
-_NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 
 EncodingArgument = Plan | Encoding | Callable[[int], Encoding]
 """The forms in which a user can say how updates are encoded."""
@@ -79,33 +74,3 @@ def refuse_set_by_plan(given: Mapping[str, Any], remedy: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise InvalidSpecError(name, MISSING, "given, but a plan sets it", remedy)
-
-
-def check_strategy(strategy: Strategy, aggregation: Aggregation, simulated: bool) -> None:
-    """Refuse a strategy that compares single updates if the server sees only sums.
-
-    A simulated aggregation is refused too, unless privacy is said to be ``simulated``.
-    """
-    if aggregation.simulated and not simulated:
-        raise InvalidSpecError(
-            "aggregation",
-            aggregation,
-            f"protects nobody, as {aggregation.simulated}",
-            "use SecureSum(), or say simulated=True",
-        )
-    if aggregation.shows_single_updates:
-        return
-    for wrapped in strategy_stack(strategy):
-        if (name := needs_single_updates(type(wrapped))) is not None:
-            raise InvalidSpecError(
-                "strategy",
-                name,
-                "compares single updates, which a sum does not show",
-                "use one that needs only the mean, such as FedAvg, FedAvgM or FedAdam, or "
-                "aggregation=PerClient()",
-            )
-
-
-def needs_single_updates(kind: type) -> str | None:
-    """The name of the strategy among a class and its bases that compares single updates; None without one."""
-    return next((base.__name__ for base in kind.__mro__ if base.__name__ in _NEED_SINGLE_UPDATES), None)

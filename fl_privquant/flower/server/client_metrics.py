@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
+from logging import WARNING
+
+from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
 
 from fl_privquant import _validation
 from fl_privquant.codec.metrics import MetricRange
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, one_line
+from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.clear_replies import check_names
 from fl_privquant.flower.server._arguments import refuse_set_by_plan
+from fl_privquant.flower.server.strategy_wrapper import strategy_stack
 from fl_privquant.planning.target import Plan
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+"""Aggregates the metrics of replies, given the name of the metric that clients are weighed by."""
 
 
 @_validation.check_argument_names
@@ -64,3 +75,33 @@ class ClientMetrics:
 
 NO_CLIENT_METRICS = ClientMetrics()
 """Clients are asked for their updates only."""
+
+
+def allow_missing_metrics(strategy: Strategy) -> None:
+    """Have a strategy go on without metrics of training if its own function asks for one that is not sent.
+
+    Functions given as ``train_metrics_aggr_fn`` are written for replies with all metrics of the app. Their
+    KeyError would end a run whose model is fine, after the round was paid for.
+    """
+    for wrapped in strategy_stack(strategy):
+        given = vars(wrapped).get("train_metrics_aggr_fn")
+        if given is not None and getattr(given, "func", None) is not _aggregate_metrics_or_none:
+            vars(wrapped)["train_metrics_aggr_fn"] = partial(_aggregate_metrics_or_none, given)
+
+
+def _aggregate_metrics_or_none(aggregate: MetricsFn, contents: list[RecordDict], weight: str) -> MetricRecord:
+    try:
+        return aggregate(contents, weight)
+    except KeyError as error:
+        sent = {
+            name for content in contents for _, record in records_of(content, MetricRecord) for name in record
+        }
+        log(
+            WARNING,
+            "PrivQuant: train_metrics_aggr_fn asks for %s, which is not among the metrics of private replies "
+            "(%s); this round has no metrics of training. Ask clients for it through the mechanism "
+            "(ClientMetrics(private=...)), or have them send it in clear (PrivQuantMod(metrics=[...]))",
+            one_line(error),
+            ", ".join(map(repr, sorted(sent))),
+        )
+        return MetricRecord()

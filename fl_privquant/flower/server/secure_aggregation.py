@@ -20,13 +20,12 @@ from fl_privquant.accounting.aggregation import SecureSum
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CulpritError, SecureAggregationError, one_line, pluralize
 from fl_privquant.flower._flower_internals import ErrorCode, log
+from fl_privquant.flower._messages import stages
 from fl_privquant.flower._messages.log_lines import failure_lines
 from fl_privquant.flower._messages.protocol import common_digest
-from fl_privquant.flower.client import masking
-from fl_privquant.flower.client.identity import KEY_IDENTITY, KEY_KNOWN_CLIENTS, verify_identification
 from fl_privquant.secagg import RoundConfig, ServerRound, UnmaskedSum, draw_session
 from fl_privquant.secagg.signed.evidence import Evidence
-from fl_privquant.secagg.signed.identities import KnownClients
+from fl_privquant.secagg.signed.identities import KnownClients, verify_identification
 
 # How many reasons of clients an error quotes: a hostile client may give any.
 _MAX_REASONS: Final = 3
@@ -78,8 +77,8 @@ class SecureRounds:
         )
         server = ServerRound(config, clients)
         with self._explain_failures(server):
-            self._exchange(masking.ADVERTISE, dict.fromkeys(clients, server.invitation()), server.receive)
-            self._exchange(masking.SHARE, server.rosters(), server.receive)
+            self._exchange(stages.ADVERTISE, dict.fromkeys(clients, server.invitation()), server.receive)
+            self._exchange(stages.SHARE, server.rosters(), server.receive)
             requests = {self._nodes[client]: data for client, data in server.mask_requests(digest).items()}
         self._server = server
         self.handshake_bytes += sum(map(len, requests.values()))
@@ -100,8 +99,8 @@ class SecureRounds:
                     self.handshake_bytes += len(payloads[node]) - server.payload_bytes
             survivors = server.survivor_lists()
             check(server.num_survivors)
-            self._exchange(masking.CONFIRM, survivors, server.receive)
-            self._exchange(masking.UNMASK, server.unmask_requests(), server.receive)
+            self._exchange(stages.CONFIRM, survivors, server.receive)
+            self._exchange(stages.UNMASK, server.unmask_requests(), server.receive)
             opened = server.finish()
             self._exclude_culprits({})
             self._note_rejected(server)
@@ -166,13 +165,13 @@ class SecureRounds:
             else:
                 self._known_nodes[node] = client
 
-        self._exchange(masking.IDENTIFY, dict.fromkeys(strangers, self._session), register_client)
+        self._exchange(stages.IDENTIFY, dict.fromkeys(strangers, self._session), register_client)
         # Of several nodes that have one client's key, the last takes part.
         self._nodes = {self._known_nodes[node]: node for node in nodes if node in self._known_nodes}
         if len(self._nodes) < 2:
             raise SecureAggregationError(
                 f"{len(self._nodes)} of {len(nodes)} nodes proved to be known clients, expected 2 or more; "
-                f"set {KEY_IDENTITY} and {KEY_KNOWN_CLIENTS} in their configuration"
+                f"set {stages.KEY_IDENTITY} and {stages.KEY_KNOWN_CLIENTS} in their configuration"
             )
         return list(self._nodes)
 
@@ -184,7 +183,7 @@ class SecureRounds:
             return
         messages = [
             Message(
-                masking.protocol_content(data, stage),
+                stages.protocol_content(data, stage),
                 self._nodes[client],
                 MessageType.TRAIN,
                 group_id=str(self._round),
@@ -195,8 +194,8 @@ class SecureRounds:
         self.handshake_bytes += sum(map(len, outgoing.values()))
         for reply in self._grid.send_and_receive(messages, timeout=self._sums.timeout):
             node = reply.metadata.src_node_id
-            record = None if reply.has_error() else masking.protocol_record(reply)
-            data = None if record is None else record.get(masking.KEY_DATA)
+            record = None if reply.has_error() else stages.protocol_record(reply)
+            data = None if record is None else record.get(stages.KEY_DATA)
             if node in clients and isinstance(data, bytes):
                 self.handshake_bytes += len(data)
                 receive(clients[node], data)

@@ -24,8 +24,8 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.distributions.integer_distribution import round_count_down
 from fl_privquant.errors import MISSING, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._messages import stages
 from fl_privquant.flower._messages.protocol import RelayedSeed, Reply
-from fl_privquant.flower.client import masking
 from fl_privquant.mechanisms.handed_noise import HandedNoise
 from fl_privquant.planning.client_sampling import ClientSampling
 from fl_privquant.secagg.crypto.sealed_seeds import KEY_BYTES
@@ -104,15 +104,15 @@ class SeedRelay:
     def _ask_for_keys(self, grid: Grid) -> dict[int, bytes]:
         """The public key of each client of the next round that answers."""
         number = self._next_round.to_bytes(8, "little")
-        content = masking.protocol_content(number, masking.NOISE_KEY)
+        content = stages.protocol_content(number, stages.NOISE_KEY)
         messages = [
             Message(content, node, MessageType.TRAIN, group_id=str(self._next_round - 1))
             for node in self._next_nodes
         ]
         keys: dict[int, bytes] = {}
         for reply in grid.send_and_receive(messages, timeout=self._timeout):
-            record = None if reply.has_error() else masking.protocol_record(reply)
-            key = None if record is None else record.get(masking.KEY_DATA)
+            record = None if reply.has_error() else stages.protocol_record(reply)
+            key = None if record is None else record.get(stages.KEY_DATA)
             if isinstance(key, bytes) and len(key) == KEY_BYTES:
                 keys[reply.metadata.src_node_id] = key
         self.num_bytes += len(number) * len(messages) + sum(map(len, keys.values()))

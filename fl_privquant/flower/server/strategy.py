@@ -36,7 +36,6 @@ from fl_privquant.flower._messages.clear_replies import (
     RecordingGrid,
     add_names,
     add_weights,
-    allow_missing_metrics,
     list_clear_names,
     quote_names,
 )
@@ -50,13 +49,8 @@ from fl_privquant.flower._messages.log_lines import (
 )
 from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
 from fl_privquant.flower.policies.schedules import Policy
-from fl_privquant.flower.server._arguments import (
-    EncodingArgument,
-    StrategyArguments,
-    check_strategy,
-    resolve_sampling,
-)
-from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics
+from fl_privquant.flower.server._arguments import EncodingArgument, StrategyArguments, resolve_sampling
+from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
@@ -67,7 +61,12 @@ from fl_privquant.flower.server.round_state import (
 from fl_privquant.flower.server.run_account import RunAccount
 from fl_privquant.flower.server.secure_aggregation import SecureRounds
 from fl_privquant.flower.server.seed_relay import SeedRelay, check_round
-from fl_privquant.flower.server.strategy_wrapper import Aggregate, StrategyWrapper, strategy_stack
+from fl_privquant.flower.server.strategy_wrapper import (
+    Aggregate,
+    StrategyWrapper,
+    check_strategy,
+    strategy_stack,
+)
 from fl_privquant.planning.client_sampling import ClientSampling
 from fl_privquant.statement import PrivacyStatement
 

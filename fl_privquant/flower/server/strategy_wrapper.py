@@ -15,9 +15,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
 
+# These strategies compare the updates of single clients, which a sum does not show.
+_NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
 # No node of Flower has this id.
 _NO_NODE: Final = 0
 
@@ -92,6 +95,36 @@ def strategy_stack(strategy: Any) -> Iterator[Strategy]:
     while isinstance(strategy, Strategy):
         yield strategy
         strategy = getattr(strategy, "strategy", None)
+
+
+def check_strategy(strategy: Strategy, aggregation: Aggregation, simulated: bool) -> None:
+    """Refuse a strategy that compares single updates if the server sees only sums.
+
+    A simulated aggregation is refused too, unless privacy is said to be ``simulated``.
+    """
+    if aggregation.simulated and not simulated:
+        raise InvalidSpecError(
+            "aggregation",
+            aggregation,
+            f"protects nobody, as {aggregation.simulated}",
+            "use SecureSum(), or say simulated=True",
+        )
+    if aggregation.shows_single_updates:
+        return
+    for wrapped in strategy_stack(strategy):
+        if (name := needs_single_updates(type(wrapped))) is not None:
+            raise InvalidSpecError(
+                "strategy",
+                name,
+                "compares single updates, which a sum does not show",
+                "use one that needs only the mean, such as FedAvg, FedAvgM or FedAdam, or "
+                "aggregation=PerClient()",
+            )
+
+
+def needs_single_updates(kind: type) -> str | None:
+    """The name of the strategy among a class and its bases that compares single updates; None without one."""
+    return next((base.__name__ for base in kind.__mro__ if base.__name__ in _NEED_SINGLE_UPDATES), None)
 
 
 def make_mean_reply(server_round: int, content: RecordDict | None = None) -> Message:

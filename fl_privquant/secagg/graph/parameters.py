@@ -112,7 +112,7 @@ from scipy.special import gammaln
 from fl_privquant import _validation
 from fl_privquant.cohort import count_clients, count_corrupt_and_dropped
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.secagg.wire import FLAG, UINT32
+from fl_privquant.secagg._wire import FLAG, UINT32
 
 MAX_CLIENTS: Final = 1 << 20
 """Most clients of a round for which parameters are chosen."""
@@ -327,8 +327,8 @@ def _cut_off_odds(cohort: _Cohort, thresholds: NDArray[np.int64]) -> NDArray[np.
     pool = np.maximum(n - 1 - 2 * size, 1)
     grow = np.exp(_CHERNOFF)[:, None]
     moments = np.log1p((grow - 1) * corrupt / pool + (grow**2 - 1) * size / pool)
-    held = np.min(k * moments[None] - np.multiply.outer(thresholds - 1, _CHERNOFF)[..., None], axis=1)
-    bounds = np.minimum(no_edge, size * held)
+    concentrated = np.min(k * moments[None] - np.multiply.outer(thresholds - 1, _CHERNOFF)[..., None], axis=1)
+    bounds = np.minimum(no_edge, size * concentrated)
     for a in range(1, min(len(size), _SMALL) + 1):
         tail = _upper_tail(_distinct_neighbor_odds(n, corrupt, k, 2 * (a - 1)))[np.maximum(thresholds - a, 0)]
         bounds[:, a - 1] = np.minimum(bounds[:, a - 1], a * np.log(np.maximum(tail, 1e-300)))

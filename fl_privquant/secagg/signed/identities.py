@@ -33,10 +33,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant._files import replace_file
 from fl_privquant.errors import MISSING, InvalidSpecError, SecureAggregationError, explain_other_version
-from fl_privquant.secagg.crypto.keys import is_valid_signature
+from fl_privquant.secagg.crypto.keys import digest, is_valid_signature, sign, verify
 
 _VERSION: Final = 1
 _KEY_BYTES: Final = 32
+_ID_BYTES: Final = 8
 _MAX_NAME: Final = 64
 _MAX_FILE_BYTES: Final = 1 << 24
 _LIST_DOMAIN: Final = b"fl_privquant known clients v1\0"
@@ -286,3 +287,26 @@ def _key_to_json(key: IdentityKey) -> dict[str, str | None]:
         "added": key.added.isoformat(),
         "expires": None if key.expires is None else key.expires.isoformat(),
     }
+
+
+def identify(identity: Ed25519PrivateKey, client_id: int, session: bytes, node_id: int) -> bytes:
+    """A client's answer when the server asks who it is: its id, signed for this session and node."""
+    client = client_id.to_bytes(_ID_BYTES, "little")
+    return client + sign(identity, _identification_digest(session, node_id), client)
+
+
+def verify_identification(
+    known: Mapping[int, Any], answer: bytes, session: bytes, node_id: int
+) -> int | None:
+    """The id of the known client that gave this answer, or None if none did."""
+    client, signature = answer[:_ID_BYTES], answer[_ID_BYTES:]
+    identity = int.from_bytes(client, "little")
+    if identity not in known or not verify(
+        known[identity], signature, _identification_digest(session, node_id), client
+    ):
+        return None
+    return identity
+
+
+def _identification_digest(session: bytes, node_id: int) -> bytes:
+    return digest(b"identification", session, node_id.to_bytes(_ID_BYTES, "little"))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fl_privquant.secagg._wire import pack_blocks, pack_ids
 from fl_privquant.secagg.crypto.keys import Identity, digest, public_keys_of
 from fl_privquant.secagg.graph.parameters import GraphParameters
-from fl_privquant.secagg.wire import pack_blocks, pack_ids
 
 
 def known_digest(identities: Mapping[int, Identity]) -> bytes:

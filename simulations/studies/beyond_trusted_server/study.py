@@ -10,9 +10,9 @@ import pandas as pd
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum
-from fl_privquant.cli.plots import import_pyplot
 from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.mechanisms.handed_noise import NoiseSeeds
+from fl_privquant.plotting import import_pyplot
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 from simulations.studies._pages import Compute, ReadTable, Tables, compute_rows, one_row, zero_out_epsilon
 from simulations.studies.beyond_trusted_server.training import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.cli.plots import color_of, import_pyplot
+from fl_privquant.plotting import color_of, import_pyplot
 from simulations.studies._pages import ReadTable
 from simulations.studies.equal_budget.planned_errors import ALLOWED, PARTS, PEERS, ROUNDS
 

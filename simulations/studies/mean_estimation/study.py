@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.cli.plots import color_of, import_pyplot
 from fl_privquant.mechanisms.vectors.sphere import privunit_squared_error
+from fl_privquant.plotting import color_of, import_pyplot
 from simulations.studies._drawing import label_values, look_of
 from simulations.studies._pages import ReadTable, join_tables
 from simulations.studies.mean_estimation import local, ranked_rounding, secure

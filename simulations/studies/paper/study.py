@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_privquant.cli.plots import color_of, import_pyplot
+from fl_privquant.plotting import color_of, import_pyplot
 from simulations.studies._pages import SECONDS, ReadTable
 from simulations.studies.paper import corrections, dpsgd, example_distribution, scalar, vector_error
 

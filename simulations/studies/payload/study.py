@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from fl_privquant.cli.plots import color_of, import_pyplot
+from fl_privquant.plotting import color_of, import_pyplot
 from simulations.runner.config import CENTRAL
 from simulations.studies._drawing import look_of
 from simulations.studies._pages import ReadTable

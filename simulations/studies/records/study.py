@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fl_privquant.cli.plots import import_pyplot
+from fl_privquant.plotting import import_pyplot
 from simulations.studies._pages import Compute, ReadTable, compute_rows
 from simulations.studies.records import training as runs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.cli.plots import color_of, import_pyplot
+from fl_privquant.plotting import color_of, import_pyplot
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
 from simulations.studies._pages import ReadTable, join_tables
 from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, PARTS, PEERS, ROUNDS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl_privquant.cli.plots import import_pyplot
+from fl_privquant.plotting import import_pyplot
 from simulations.studies._drawing import look_of
 from simulations.studies._pages import Compute, ReadTable, one_row, round_up
 from simulations.studies.tuned_headline.arms import (

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_privquant.errors import SecureAggregationError
+from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.messages import Invitation
-from fl_privquant.secagg.wire import RoundId
 
 SALT = bytes(range(32))
 # RFC 7748, section 6.1: Bob's private key, Alice's public key, and the secret they share.

@@ -14,8 +14,8 @@ import pytest
 from markupsafe import escape
 
 import fl_privquant as pq
-from fl_privquant.cli.plots import color_of
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.plotting import color_of
 from simulations.report import build_report, show_report
 from simulations.report.__main__ import main
 from simulations.report.build import render_page

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fl_privquant.cli.plots import STYLE, import_pyplot, save_figure
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.plotting import STYLE, import_pyplot, save_figure
 from simulations.studies.__main__ import STUDIES, app, choose_parts, load_study, study_folder
 from simulations.studies._pages import (
     DATA_VARIABLES,

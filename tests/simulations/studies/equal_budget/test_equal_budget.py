@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from fl_privquant.cli.plots import color_of, import_pyplot
+from fl_privquant.plotting import color_of, import_pyplot
 from simulations.runner.mechanism_config import has_levels
 from simulations.studies.__main__ import study_folder
 from simulations.studies._pages import read_table

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fl_privquant.accounting import Release, round_statement
-from fl_privquant.cli.plots import save_figure
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.plotting import save_figure
 from simulations.studies._pages import DATA_VARIABLES, MissingDataError, Tables, data_root
 from simulations.studies.paper import dpsgd
 from simulations.studies.paper.dpsgd_training import train

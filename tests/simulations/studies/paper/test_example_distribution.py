@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_privquant.cli.plots import save_figure
 from fl_privquant.distributions.output_distribution import OutputDistribution
+from fl_privquant.plotting import save_figure
 from simulations.studies.paper import example_distribution
 from simulations.studies.paper.study import FIGURES
 from tests.simulations.studies.paper.committed import READ

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fl_privquant.cli.plots import save_figure
+from fl_privquant.plotting import save_figure
 from simulations.studies.paper import scalar
 from simulations.studies.paper.study import FIGURES
 from tests.simulations.studies.paper.committed import READ

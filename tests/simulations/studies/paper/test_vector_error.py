@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import integrate
 
-from fl_privquant.cli.plots import save_figure
 from fl_privquant.mechanisms.vectors.base import VectorMechanism
+from fl_privquant.plotting import save_figure
 from simulations.studies.paper import vector_error
 from simulations.studies.paper.study import FIGURES
 from simulations.studies.paper.vector_error import EPSILONS, Setting, lines

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from fl_privquant.accounting import PrivacyStatement, Relation, RunRequirements, SecureSum, Unit
+from fl_privquant.cli._printing import ALL_HONEST, OVER_CENTRAL
 from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
-from fl_privquant.cli.printing import ALL_HONEST, OVER_CENTRAL
 from fl_privquant.cohort import describe_assumption
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, pluralize
 from fl_privquant.mechanisms.registry import get_entry

@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import Annotated, Final, Self
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError, describe_other_version
-from fl_privquant.secagg import wire
+from fl_privquant.secagg import _wire
+from fl_privquant.secagg._wire import Format, Octets, Reader, RoundId
 from fl_privquant.secagg.client_policy import ClientPolicy
 from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.crypto.pair_keys import PairKeys
 from fl_privquant.secagg.graph.parameters import GraphParameters
 from fl_privquant.secagg.messages import Invitation
-from fl_privquant.secagg.wire import Format, Octets, Reader, RoundId
 
 _STATE_MAGIC: Final = b"SC"
 _STATE_VERSION: Final = 7
@@ -39,7 +39,7 @@ def _table(kind: type[bytes] | type[bytearray], *sizes: int) -> Format:
     def pack(table: dict[int, bytes | bytearray]) -> list[bytes | bytearray]:
         ids = sorted(table)
         values = [table[client] for client in ids]
-        return [wire.pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
+        return [_wire.pack_ids(ids), struct.pack(f"<{len(ids)}I", *map(len, values)), *values]
 
     def read(reader: Reader) -> dict[int, bytes | bytearray]:
         ids = reader.ids()
@@ -53,52 +53,52 @@ def _table(kind: type[bytes] | type[bytearray], *sizes: int) -> Format:
 
 def _secret(size: int) -> Format:
     """A secret, which can be overwritten, or nothing."""
-    written = wire.optional(size)
+    written = _wire.optional(size)
     return Format(written.pack, lambda reader: bytearray(written.read(reader)))
 
 
-_STAGE: Final = Format(wire.uint(1).pack, lambda reader: Stage(reader.number(1)))
+_STAGE: Final = Format(_wire.uint(1).pack, lambda reader: Stage(reader.number(1)))
 _INVITATION: Final = Format(
-    lambda invitation: wire.PAYLOAD.pack(invitation.to_bytes()),
-    lambda reader: Invitation.from_bytes(wire.PAYLOAD.read(reader)),
+    lambda invitation: _wire.PAYLOAD.pack(invitation.to_bytes()),
+    lambda reader: Invitation.from_bytes(_wire.PAYLOAD.read(reader)),
 )
 _PAIR_KEYS: Final = Format(
-    lambda pair_keys: wire.PAYLOAD.pack(pair_keys.to_bytes()),
-    lambda reader: PairKeys(wire.PAYLOAD.read(reader)),
+    lambda pair_keys: _wire.PAYLOAD.pack(pair_keys.to_bytes()),
+    lambda reader: PairKeys(_wire.PAYLOAD.read(reader)),
 )
 _GRAPH: Final = Format(
-    lambda graph: [bytes([graph is not None]), *(wire.pack_fields(graph) if graph else ())],
-    lambda reader: GraphParameters(**wire.read_fields(GraphParameters, reader)) if reader.flag() else None,
+    lambda graph: [bytes([graph is not None]), *(_wire.pack_fields(graph) if graph else ())],
+    lambda reader: GraphParameters(**_wire.read_fields(GraphParameters, reader)) if reader.flag() else None,
 )
 _SHARES: Final = _table(bytearray, shamir.SHARE_BYTES, 2 * shamir.SHARE_BYTES)
-_DIGEST: Final = wire.optional(keys.DIGEST_BYTES)
+_DIGEST: Final = _wire.optional(keys.DIGEST_BYTES)
 
 
 @dataclass(repr=False, eq=False)
 class ClientState:
     """The state of one client in one round; :class:`~fl_privquant.secagg.client.ClientRound` acts on it.
 
-    What is kept between two messages is annotated with its format (:mod:`fl_privquant.secagg.wire`).
+    What is kept between two messages is annotated with its format (:mod:`fl_privquant.secagg._wire`).
     """
 
     _invitation: Annotated[Invitation, _INVITATION]
-    _client_id: Annotated[int, wire.UINT64]
+    _client_id: Annotated[int, _wire.UINT64]
     _policy: ClientPolicy
     _stage: Annotated[Stage, _STAGE] = Stage.JOINED
     # The public key that was sent; then, from the roster, the graph's parameters and, until they are used,
     # the keys of all holders by increasing ids.
-    _advertised: Annotated[bytes, wire.optional(keys.KEY_BYTES)] = b""
+    _advertised: Annotated[bytes, _wire.optional(keys.KEY_BYTES)] = b""
     _parameters: Annotated[GraphParameters | None, _GRAPH] = None
-    _num_witnesses: Annotated[int, wire.UINT32] = 0
+    _num_witnesses: Annotated[int, _wire.UINT32] = 0
     _round_keys: Annotated[dict[int, bytes], _table(bytes, keys.KEY_BYTES)] = field(default_factory=dict)
     # All clients of the round, if this client was told them; and digests of all that it was told.
-    _all_clients: Annotated[tuple[int, ...], wire.IDS] = ()
+    _all_clients: Annotated[tuple[int, ...], _wire.IDS] = ()
     _graph_digest: Annotated[bytes, _DIGEST] = b""
     _masks_digest: Annotated[bytes, _DIGEST] = b""
     _agreement: Annotated[bytes, _DIGEST] = b""
     # The clients that take part; later those whose shares this client holds and whose inputs arrived.
-    _members: Annotated[tuple[int, ...], wire.IDS] = ()
-    _active: Annotated[tuple[int, ...], wire.IDS] = ()
+    _members: Annotated[tuple[int, ...], _wire.IDS] = ()
+    _active: Annotated[tuple[int, ...], _wire.IDS] = ()
     # The private half of the public key, and the seed of the self mask.
     _private: Annotated[bytearray, _secret(keys.KEY_BYTES)] = field(default_factory=bytearray)
     _seed: Annotated[bytearray, _secret(keys.SEED_BYTES)] = field(default_factory=bytearray)
@@ -143,7 +143,7 @@ class ClientState:
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*; those of the round are in it until the round has ended."""
-        return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *wire.pack_fields(self)])
+        return b"".join([_STATE_MAGIC, bytes([_STATE_VERSION]), *_wire.pack_fields(self)])
 
     @classmethod
     def from_bytes(cls, data: Octets, policy: ClientPolicy | None = None) -> Self:
@@ -158,7 +158,7 @@ class ClientState:
                 describe_other_version("state of a client", version, _STATE_VERSION, advice)
             )
         try:
-            state = cls(_policy=policy or ClientPolicy(), **wire.read_fields(cls, reader))
+            state = cls(_policy=policy or ClientPolicy(), **_wire.read_fields(cls, reader))
         except InvalidUpdateError:
             raise
         except ValueError as error:

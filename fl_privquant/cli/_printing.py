@@ -12,8 +12,8 @@ from rich.text import Text
 
 from fl_privquant.accounting import PrivacyStatement, Relation, RunRequirements, SecureSum, Unit, ViewKind
 from fl_privquant.cli.comparison import ComparisonRow, StuckSearch
-from fl_privquant.cli.flags import name_options
 from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
+from fl_privquant.cli.program import name_options
 from fl_privquant.cohort import describe_assumption, min_clients, min_honest_clients
 from fl_privquant.errors import one_line
 from fl_privquant.mechanisms.base import Mechanism
@@ -48,9 +48,9 @@ def explain_too_few_honest(summed: SecureSum, clients: int, *others: str) -> str
     if honest >= 2:
         return ""
     left = "one honest client, which no other client hides in the sum" if honest == 1 else "no honest client"
-    fewest = min_clients(*fractions)
+    required = min_clients(*fractions)
     lower = f"lower --corrupt-fraction ({fractions[0]:g}) or --dropout-fraction ({fractions[1]:g})"
-    helps = [*([] if fewest is None else [f"ask {fewest} clients or more"]), lower, *others]
+    helps = [*([] if required is None else [f"ask {required} clients or more"]), lower, *others]
     helps[-1] = f"or {helps[-1]}" if len(helps) > 1 else helps[-1]
     return (
         f"{summed.num_corrupt(clients)} corrupt and {summed.num_lost(clients)} lost leave {left} (each share "
@@ -116,12 +116,10 @@ ALL_HONEST = "error ÷ central of a plan for nobody corrupt or lost"
 _CLIP_OF_NORM = "; L2/10: coordinates are clipped at a tenth of the L2 clip"
 
 
-def plan_and_print_designs(
-    console: Console, requirements: RunRequirements, names: Sequence[str], curve: bool
-) -> PlannedDesigns:
-    """Print the designs that meet a target, why others do not, and what would help; return them."""
+def plan_and_print_designs(console: Console, requirements: RunRequirements, names: Sequence[str]) -> None:
+    """Print the designs that meet a target, why others do not, and what would help."""
     with progress("planning") as status:
-        planned = plan(requirements, names, curve, lambda name: status.update(f"planning {name}"))
+        planned = plan(requirements, names, lambda name: status.update(f"planning {name}"))
         names = [design.name for design in planned.designs if design.ratio_to_central is not None]
         honest = {}
         if names and requirements.corrupt + requirements.dropped:
@@ -130,7 +128,6 @@ def plan_and_print_designs(
             designs = plan(everybody, names, progress=lambda name: status.update(tell.format(name))).designs
             honest = {design.name: f"{design.ratio_to_central:.4f}" for design in designs}
     _print_designs(console, planned, honest)
-    return planned
 
 
 def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[str, str]) -> None:

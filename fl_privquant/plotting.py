@@ -1,4 +1,4 @@
-"""Plots of mechanisms: the output probabilities of one, and the errors of several.
+"""Figures: colors of mechanisms, their output probabilities, and their errors.
 
 Needs matplotlib (``pip install fl-privquant[plot]``). A mechanism has the same color everywhere.
 """
@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_privquant.distributions.output_distribution import OutputDistribution
-from fl_privquant.errors import InvalidSpecError, PrivQuantError, pluralize
+from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import mechanism_colors
-from fl_privquant.statement import PrivacyStatement, Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from fl_privquant.cli.comparison import Curves
-    from fl_privquant.planning import PlannedDesigns
 
 COLORS = mechanism_colors() | {"central_gaussian": "#2a9d8f", "cldp": "#606c38"}
 """The color of each mechanism, by its name; variants (after a space) have the same."""
@@ -107,47 +103,6 @@ def plot_errors(mechanisms: Mapping[str, Mechanism], path: Path, title: str = ""
     return save_figure(figure, path)
 
 
-def plot_curves(curves: Curves, path: Path, title: str = "") -> Path:
-    """Write mean squared and mean absolute errors against epsilon, a column for each number of levels.
-
-    The dashed line is the limit of all unbiased mechanisms; one with a bias (dotted) may lie below it.
-    """
-    plt = import_pyplot()
-    columns = sorted({levels for levels, _ in curves.rows})
-    biased = {
-        row.label for rows in curves.rows.values() for row in rows if row.mechanism and row.mechanism.max_bias
-    }
-    figure, axes = plt.subplots(
-        2,
-        len(columns),
-        figsize=(1.5 + 3.6 * len(columns), 7.2),
-        sharex=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    handles: dict[str, Any] = {}
-    axis_name = PrivacyStatement.heading(Unit.COORDINATE).replace(", ", ",\n", 1)
-    epsilons = sorted(curves.limits)
-    for at, levels in enumerate(columns):
-        for place, power in enumerate((2, 1)):
-            axis = axes[place, at]
-            for label, (x, errors) in curves.lines(levels, power).items():
-                style = ":" if label in biased else "-"
-                (handles[label],) = axis.plot(
-                    x, errors, style, color=color_of(label), marker=".", linewidth=1.4
-                )
-            limit = [curves.limits[epsilon][place] for epsilon in epsilons]
-            (handles["limit, unbiased"],) = axis.plot(epsilons, limit, "--", color="#000000", linewidth=1.2)
-            axis.set(
-                yscale="log", xlabel=axis_name if place else "", title="" if place else f"{levels} levels"
-            )
-            axis.set_ylabel(("mean squared error", "mean absolute error")[place] if at == 0 else "")
-            axis.grid(alpha=0.25)
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
-    figure.suptitle(title, fontsize=11)
-    return save_figure(figure, path)
-
-
 def _require_distribution(mechanism: Mechanism) -> OutputDistribution:
     if mechanism.distribution is None:
         raise InvalidSpecError("plot", mechanism.name, "has no table of output probabilities to draw")
@@ -172,40 +127,3 @@ def save_figure(figure: Any, path: Path) -> Path:
     figure.savefig(path, dpi=160)
     import_pyplot().close(figure)
     return path
-
-
-def plot_plan(planned: PlannedDesigns, path: Path) -> None:
-    """Errors of a plan's designs against the epsilon that they reach, around the target."""
-    requirements = planned.requirements
-    heading = PrivacyStatement.heading(
-        requirements.unit, requirements.view.stated, relation=requirements.relation
-    )
-    figure, axes = import_pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
-    for name, points in planned.curves.items():
-        shown = [design for design in points if 0.1 < design.statement.epsilon / requirements.epsilon < 10.0]
-        axes.plot(
-            [design.statement.epsilon for design in shown],
-            [design.mean_squared_error for design in shown],
-            "o-",
-            color=color_of(name),
-            markersize=3,
-            linewidth=1.5,
-            label=name,
-        )
-    axes.axvline(requirements.epsilon, color="#888888", linestyle=":", linewidth=1)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel=f"{heading}, at δ = {requirements.delta:g}",
-        ylabel="MSE of the mean update, clip²",
-        title=", ".join(
-            pluralize(number, noun)
-            for number, noun in (
-                (requirements.num_clients, "client"),
-                (requirements.dimension, "coordinate"),
-                (requirements.rounds, "round"),
-            )
-        ),
-    )
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
