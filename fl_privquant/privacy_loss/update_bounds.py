@@ -34,11 +34,9 @@ from fl_privquant.privacy_loss.sums.gaussian_bound import (
     UpdateBound,
     certify_sum,
 )
-from fl_privquant.privacy_loss.tables.renyi_by_distance import fisher_information, renyi_per_squared_distance
+from fl_privquant.privacy_loss.tables.renyi_by_distance import renyi_per_squared_distance
 
 _FLOAT_ROOM = 1.0 + 1e-9
-# Far more than the relative rounding error of a Fisher information.
-_ROUNDING_SHARE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -81,21 +79,7 @@ class NormBound:
 
     def log_moment(self, rate: float) -> float:
         """Rate times the divergence of order rate + 1."""
-        return self._log_moment(rate, self.renyi)
-
-    def _log_moment(self, rate: float, renyi: Callable[[float], float]) -> float:
-        return rate * renyi(rate + 1.0) * _FLOAT_ROOM + (2.0 * rate + 1.0) * self.slack
-
-
-@dataclass(frozen=True, eq=False)
-class SlowNormBound(NormBound):
-    """A bound that takes long to compute, with divergences ``least`` that it is not below at any order."""
-
-    least: Callable[[float], float] = field(kw_only=True)
-
-    def min_log_moment(self, rate: float) -> float:
-        """What :meth:`log_moment` is not below, computed quickly."""
-        return self._log_moment(rate, self.least)
+        return rate * self.renyi(rate + 1.0) * _FLOAT_ROOM + (2.0 * rate + 1.0) * self.slack
 
 
 NO_NORMS = UpdateNorms()
@@ -150,11 +134,11 @@ def continuous_distribution_loss(
     def renyi(order: float) -> float:
         return _renyi(distribution, order) * update.widened**2
 
-    # Each order takes some tenths of a second. In between, the logarithm of a moment is a convex function of
+    # Each order takes some hundredths of a second. In between, the logarithm of a moment is a convex function of
     # its rate (the order less one), and 0 at rate 0, so that it lies below the chord of those on both sides.
     orders = (1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0, 65.0, 257.0)
 
-    def by_chord(order: float, renyi: Callable[[float], float] = renyi) -> float:
+    def by_chord(order: float) -> float:
         if order <= orders[0]:
             return renyi(orders[0])
         above = next((place for place, known in enumerate(orders) if known >= order), None)
@@ -167,14 +151,7 @@ def continuous_distribution_loss(
 
     if math.isinf(renyi(2.0)):
         return None
-    information = fisher_information(table.distribution)
-
-    def of_close_inputs(order: float) -> float:
-        # For inputs that are close, the divergence is given by the Fisher information.
-        return order / 2.0 * information * update.widened**2 * (1.0 - _ROUNDING_SHARE)
-
-    bound = SlowNormBound(by_chord, least=lambda order: by_chord(order, of_close_inputs))
-    return NamedLoss(bound, "l2 renyi", norm=UpdateNorm.L2)
+    return NamedLoss(NormBound(by_chord), "l2 renyi", norm=UpdateNorm.L2)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,6 @@ from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, Pr
 from fl_privquant.privacy_loss.composition.renyi import (
     Moments,
     Part,
-    Valley,
     epsilon_at_rate,
     minimize,
     quick_epsilon,
@@ -423,11 +422,10 @@ def _window(losses: list[tuple[PrivacyLoss, int]], rate: float) -> tuple[float, 
         shift = math.exp(log_shift)
         return (total(rate - shift) - here - _LOG_OUTSIDE) / shift
 
-    # Both are convex functions of the shift, divided by it.
-    valley = Valley.of(abs(here) - _LOG_OUTSIDE, sum(count for _, count in losses))
-    shift = minimize(upper, valley)
+    # Both are convex functions of the shift, divided by it: they fall, and then rise.
+    shift = minimize(upper)
     high = min(upper(shift), top)
-    low = max(-lower(minimize(lower, valley)), bottom)
+    low = max(-lower(minimize(lower)), bottom)
     return low, max(high, low + 1e-9), math.exp(shift)
 
 
