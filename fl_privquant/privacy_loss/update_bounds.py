@@ -134,8 +134,8 @@ def continuous_distribution_loss(
     def renyi(order: float) -> float:
         return _renyi(distribution, order) * update.widened**2
 
-    # Each order takes some hundredths of a second. In between, the logarithm of a moment is a convex function of
-    # its rate (the order less one), and 0 at rate 0, so that it lies below the chord of those on both sides.
+    # Few orders are computed. In between, the logarithm of a moment is a convex function of its rate (the
+    # order less one), and 0 at rate 0, so that it lies below the chord of those on both sides.
     orders = (1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0, 65.0, 257.0)
 
     def by_chord(order: float) -> float:

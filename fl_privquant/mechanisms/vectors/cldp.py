@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -46,7 +45,7 @@ from fl_privquant.mechanisms.vectors.base import (
     respond,
 )
 from fl_privquant.mechanisms.vectors.bit_messages import SEED_BITS, SeededVectorMechanism
-from fl_privquant.mechanisms.vectors.sphere import FEW_NUMBERS, draw_normals, euclidean_norm, mean_projection
+from fl_privquant.mechanisms.vectors.sphere import draw_normals, euclidean_norm, mean_projection
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant direction v1"
@@ -110,19 +109,9 @@ def derive_direction(seed: int, draw: int, dimension: int) -> Floats:
     """The unit vector of a draw that belongs to a seed: uniform on the sphere if the seed is uniform.
 
     numpy's normal numbers are not used, because they may change with its version, and client and server must
-    get the same numbers. The array is read only. Short ones are kept for a while, as
-    :func:`~fl_privquant.mechanisms.vectors.sphere.derive_orthonormal_rows` does.
+    get the same numbers.
     """
-    return (_cached_direction if dimension <= FEW_NUMBERS else _compute_direction)(seed, draw, dimension)
-
-
-def _compute_direction(seed: int, draw: int, dimension: int) -> Floats:
     address = seed.to_bytes(SEED_BITS // 8, "little") + draw.to_bytes(4, "little")
     key = hashlib.sha256(_DOMAIN + address).digest()
     normals = draw_normals(RandomStream(key, simulated=True), dimension)
-    unit = np.asarray(normals / euclidean_norm(normals))
-    unit.flags.writeable = False
-    return unit
-
-
-_cached_direction = lru_cache(maxsize=64)(_compute_direction)
+    return np.asarray(normals / euclidean_norm(normals))

@@ -64,7 +64,6 @@ from fl_privquant.mechanisms.vectors.sphere import (
     RandomCodebook,
     euclidean_norm,
     expected_largest_sum,
-    get_codebook,
     privunit_squared_error,
     upper_mean,
 )
@@ -159,13 +158,13 @@ class CodebookMechanism(SeededVectorMechanism):
         length = euclidean_norm(x)
         sign = 1.0 if draw_bernoulli(0.5 * (1.0 + length), source) else -1.0
         direction = sign / length * x if length else x
-        near = self._near(get_codebook(seed, draw, self.dimension), direction)
+        near = self._near(RandomCodebook(seed, draw, self.dimension), direction)
         return draw_subset_response(near, self.levels, self._weights_among(near.size), source)
 
     def _decode_answer(self, answer: int, seed: int, draw: int) -> Floats:
         if answer >= self.levels:
             raise CodeOverflowError(f"message: index {answer} is outside 0..{self.levels - 1}")
-        return get_codebook(seed, draw, self.dimension).codeword(answer)
+        return RandomCodebook(seed, draw, self.dimension).codeword(answer)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

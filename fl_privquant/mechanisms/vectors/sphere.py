@@ -28,10 +28,6 @@ _AT_ONCE = 1 << 21
 _MAX_EXPONENT = 700.0
 _GRID = 2001
 _TRAPEZOIDS = 4001
-FEW_NUMBERS = 1 << 12
-"""Vectors of a seed are kept for a while if they have no more numbers than this in all."""
-
-_NONE_KEPT = np.empty((0, 1), dtype=np.float32)
 
 
 def cap_measure(height: Floats, dimension: int) -> Floats:
@@ -124,8 +120,6 @@ class RandomCodebook:
         self.seed = seed
         self.draw = draw
         self.dimension = dimension
-        # The normal numbers of a small codebook, from when its projections were computed.
-        self._kept = _NONE_KEPT
 
     @property
     def _words(self) -> int:
@@ -160,8 +154,7 @@ class RandomCodebook:
 
     def codeword(self, index: int) -> Floats:
         """(dimension,) the unit vector at an index."""
-        row = self._kept[index] if index < len(self._kept) else self.normals(index, 1)[0]
-        normals = row.astype(np.float64)
+        normals = self.normals(index, 1)[0].astype(np.float64)
         return np.asarray(normals / euclidean_norm(normals))
 
     def projections(self, levels: int, x: Floats) -> Floats:
@@ -171,39 +164,17 @@ class RandomCodebook:
         products = np.empty(levels)
         for first in range(0, levels, rows):
             part = self.normals(first, min(rows, levels - first))
-            if levels * self.dimension <= FEW_NUMBERS:
-                self._kept = part
             lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
             products[first : first + rows] = (part @ inputs) / lengths
         return products
 
 
-@lru_cache(maxsize=64)
-def get_codebook(seed: int, draw: int, dimension: int) -> RandomCodebook:
-    """The codebook of a draw, kept for a while: a simulation encodes and decodes with the same one."""
-    return RandomCodebook(seed, draw, dimension)
-
-
 def derive_orthonormal_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
-    """(count, dimension) orthonormal vectors from a seed, whose distribution no rotation changes.
-
-    The array is read only. Small arrays are kept for a while, because a simulation encodes and decodes with
-    the same vectors.
-    """
-    small = count * dimension <= FEW_NUMBERS
-    return (_cached_rows if small else _compute_rows)(seed, draw, count, dimension)
-
-
-def _compute_rows(seed: int, draw: int, count: int, dimension: int) -> Floats:
+    """(count, dimension) orthonormal vectors from a seed, whose distribution no rotation changes."""
     normals = RandomCodebook(seed, draw, dimension).normals(0, count).astype(np.float64)
     factor, triangle = np.linalg.qr(normals.T)
     # The signs make the factor unique, and so its distribution uniform.
-    rows = np.asarray((factor * np.sign(np.diagonal(triangle))).T)
-    rows.flags.writeable = False
-    return rows
-
-
-_cached_rows = lru_cache(maxsize=64)(_compute_rows)
+    return np.asarray((factor * np.sign(np.diagonal(triangle))).T)
 
 
 def draw_normals(stream: RandomStream, count: int) -> Floats:

@@ -1,7 +1,8 @@
 """The Rényi bound on epsilon, at the best of many rates.
 
 A rate r is an order of the divergence, less one. Any rate gives a valid bound, so that the search for the
-best one may be approximate. The moments of a loss at fixed rates are computed once: bounds at these are quick.
+best one may be approximate. The moments of a loss at fixed rates are computed once, and bounds at these are
+quick.
 """
 
 from __future__ import annotations
