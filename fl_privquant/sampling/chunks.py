@@ -106,18 +106,13 @@ def encode_in_chunks(
     def encode_range(begin: int, end: int) -> int:
         """Encode the inputs from ``begin`` to ``end``; the result is how many of them are not finite."""
         buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
-        # A single chunk is read at its address: a stream that encodes many small updates keeps its reader.
-        read = randomness.reader(first_word + begin).read if end - begin > _CHUNK else None
         not_finite = 0
         for start in range(begin, end, _CHUNK):
             stop = min(start + _CHUNK, end)
             words = buffer[: stop - start]
-            if read is not None:
-                read(words)
-            elif words.size:
-                randomness.fill(words, first_word + start)
-            part = _as_reader(source.read(start, stop))
             first = first_word + start
+            randomness.fill(words, first)
+            part = _as_native(source.read(start, stop))
             out_part = codes[start:stop]
             second = first + source.size
             chunk = Chunk(part, float(clip), words, out_part, randomness, first, second, start)
@@ -187,7 +182,7 @@ def _float_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
     return np.float32 if dtype.itemsize <= 4 else np.float64
 
 
-def _as_reader(chunk: Array) -> Array:
+def _as_native(chunk: Array) -> Array:
     """The chunk as the compiled kernels take it, copied only if it must be."""
     if chunk.dtype not in _NATIVE or not (chunk.flags.c_contiguous and chunk.flags.aligned):
         # A long double beyond the range of a double becomes infinite, and is then refused.
@@ -200,7 +195,9 @@ def _as_reader(chunk: Array) -> Array:
 
 def _first_not_finite(source: LazyVector) -> int:
     for start in range(0, source.size, _CHUNK):
-        bad = np.flatnonzero(~np.isfinite(_as_reader(source.read(start, min(start + _CHUNK, source.size)))))
+        bad = np.flatnonzero(
+            ~np.isfinite(_as_native(source.read(start, min(start + _CHUNK, source.size))))
+        )
         if bad.size:
             return start + int(bad[0])
     return source.size

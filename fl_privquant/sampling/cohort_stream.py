@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fl_privquant._array_types import Words
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.sampling.stream import RandomStream, WordReader, continuation_address
+from fl_privquant.sampling.stream import RandomStream, continuation_address
 
 
 class CohortStream(RandomStream):
@@ -56,10 +56,6 @@ class CohortStream(RandomStream):
         stream, word, _ = self._find(first_word)
         return stream.integer(word, count)
 
-    def reader(self, first_word: int) -> WordReader:
-        """A reader of the words from address ``first_word`` on."""
-        return _CohortReader(self, first_word)
-
     def _find(self, address: int) -> tuple[RandomStream, int, int]:
         """The stream that a word belongs to, its address there, and how many words follow until another's."""
         further, address = divmod(address, 1 << 64)
@@ -70,22 +66,3 @@ class CohortStream(RandomStream):
         if further:
             return self._streams[client], continuation_address(own) + address, 1 << 63
         return self._streams[client], own, self._length - coordinate
-
-
-class _CohortReader(WordReader):
-    """Reads the words of a cohort one after the other."""
-
-    def __init__(self, stream: CohortStream, first_word: int) -> None:
-        self._stream, self._next_word = stream, first_word
-
-    def move(self, first_word: int) -> None:
-        self._next_word = first_word
-
-    def read(self, out: Words) -> None:
-        self._stream.fill(out, self._next_word)
-        self._next_word += out.size
-
-    def integer(self, count: int) -> int:
-        value = self._stream.integer(self._next_word, count)
-        self._next_word += count
-        return value

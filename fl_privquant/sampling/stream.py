@@ -17,7 +17,7 @@ import threading
 from typing import TypeAlias
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from fl_privquant import _validation
 from fl_privquant._array_types import Words
@@ -35,8 +35,6 @@ _ZEROS = memoryview(bytes(1 << 18))
 _DOMAIN = "fl_privquant random stream v1"
 # How many words a continuation takes at a time.
 _WORDS_AT_ONCE = 32
-# Up to this many words are read by a reader that the stream keeps, one thread at a time.
-_FEW_WORDS = 1 << 10
 
 
 class RandomStream:
@@ -59,8 +57,6 @@ class RandomStream:
         self._simulated = simulated
         self._reserved = 0
         self._lock = threading.Lock()
-        self._kept_reader: WordReader | None = None
-        self._reading = threading.Lock()
 
     @classmethod
     def secure(cls) -> RandomStream:
@@ -122,91 +118,45 @@ class RandomStream:
 
         Nothing is reserved here: the address should come from :meth:`reserve`.
         """
-        if out.size > _FEW_WORDS:
-            self.reader(first_word).read(out)
-            return
-        with self._reading:
-            self._move_to(first_word).read(out)
-
-    def integer(self, first_word: int, count: int) -> int:
-        """The ``count`` words from address ``first_word`` on as one integer, as :meth:`WordReader.integer`.
-
-        Nothing is reserved, as for :meth:`fill`.
-        """
-        with self._reading:
-            return self._move_to(first_word).integer(count)
-
-    def _move_to(self, first_word: int) -> WordReader:
-        """The reader that the stream keeps, at that address; only for the thread that holds its lock."""
-        if self._kept_reader is None:
-            self._kept_reader = self.reader(first_word)
-        else:
-            self._kept_reader.move(first_word)
-        return self._kept_reader
-
-    def reader(self, first_word: int) -> WordReader:
-        """A reader of the words from address ``first_word`` on; nothing is reserved, as for :meth:`fill`."""
-        return WordReader(self._algorithm, first_word)
-
-
-Randomness: TypeAlias = RandomStream | None
-"""Where random words come from: a stream, or None for a fresh one with a key from the operating system."""
-
-
-class WordReader:
-    """Reads the words of a stream one after the other, in one thread.
-
-    To set a reader up takes as long as to read thousands of words, so a reader should be kept.
-    """
-
-    def __init__(self, algorithm: algorithms.AES, first_word: int) -> None:
-        self._encryptor = Cipher(algorithm, modes.CTR(self._counter(first_word))).encryptor()
-        self._begin(first_word)
-
-    def move(self, first_word: int) -> None:
-        """Go on at another address, which takes a tenth of the time of a new reader."""
-        self._encryptor.reset_nonce(self._counter(first_word))
-        self._begin(first_word)
-
-    @staticmethod
-    def _counter(first_word: int) -> bytes:
-        """The counter of the block that a word is in."""
-        if not 0 <= first_word <= _MAX_WORDS:
-            raise InvalidSpecError("first_word", first_word, "is outside the stream's 2^129 words")
-        # Modulo the number of words, as the counter after the last word is the first one again; no word
-        # is read from there.
-        return (first_word % _MAX_WORDS // 2).to_bytes(_BLOCK_BYTES, "big")
-
-    def _begin(self, first_word: int) -> None:
-        self._left = _MAX_WORDS - first_word
-        if first_word % 2:
-            self._encryptor.update(_ZEROS[:_WORD_BYTES])
-
-    def read(self, out: Words) -> None:
-        """Write the next words into ``out``: the keystream's bytes as little-endian, on every machine."""
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous:
             raise InvalidSpecError(
                 "out", MISSING, f"{out.ndim}-d {out.dtype}, expected a contiguous vector of uint64"
             )
-        self._take(out.size)
-        if out.size == 0:
-            return
-        target = out.view(np.uint8).data
+        encryptor = self._encryptor(first_word, out.size)
+        target = out.view(np.uint8).data if out.size else b""
         for start in range(0, len(target), len(_ZEROS)):
             part = target[start : start + len(_ZEROS)]
-            self._encryptor.update_into(_ZEROS[: len(part)], part)
+            encryptor.update_into(_ZEROS[: len(part)], part)
+        # The keystream's bytes are little-endian, on every machine.
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
 
-    def integer(self, count: int) -> int:
-        """The next ``count`` words as one integer, the first word lowest; for a few words at a time."""
-        self._take(count)
-        return int.from_bytes(self._encryptor.update(_ZEROS[: count * _WORD_BYTES]), "little")
+    def integer(self, first_word: int, count: int) -> int:
+        """The ``count`` words from address ``first_word`` on as one integer, the first word lowest.
 
-    def _take(self, count: int) -> None:
-        if count > self._left:
-            raise InvalidSpecError("out", count, f"words, with {self._left} left of the stream's 2^129")
-        self._left -= count
+        Nothing is reserved, as for :meth:`fill`. It is for a few words at a time.
+        """
+        encryptor = self._encryptor(first_word, count)
+        return int.from_bytes(encryptor.update(_ZEROS[: count * _WORD_BYTES]), "little")
+
+    def _encryptor(self, first_word: int, count: int) -> CipherContext:
+        """The cipher at the address of a word, of which ``count`` words can be read from there."""
+        if not 0 <= first_word <= _MAX_WORDS:
+            raise InvalidSpecError("first_word", first_word, "is outside the stream's 2^129 words")
+        left = _MAX_WORDS - first_word
+        if count > left:
+            raise InvalidSpecError("out", count, f"words, with {left} left of the stream's 2^129")
+        # Modulo the number of words, as the counter after the last word is the first one again; no word
+        # is read from there.
+        counter = (first_word % _MAX_WORDS // 2).to_bytes(_BLOCK_BYTES, "big")
+        encryptor = Cipher(self._algorithm, modes.CTR(counter)).encryptor()
+        if first_word % 2:
+            encryptor.update(_ZEROS[:_WORD_BYTES])
+        return encryptor
+
+
+Randomness: TypeAlias = RandomStream | None
+"""Where random words come from: a stream, or None for a fresh one with a key from the operating system."""
 
 
 def continuation_address(word: int) -> int:
