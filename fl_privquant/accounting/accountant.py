@@ -18,7 +18,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 from itertools import product
@@ -447,13 +447,9 @@ def _whole_losses(release: Release, way: _CountingMethod) -> list[NamedLoss]:
     """The losses of a whole update by its norm or by a theorem; empty where there are none."""
     view = _counted_view(release, way)
     if way.by is _Basis.NORM and release.norms != NO_NORMS:
-        return _update_losses(
-            _KnownMechanism.of(release), release.dimension, release.norms, view, release.relation
-        )
+        return _update_losses(release.mechanism, release.dimension, release.norms, view, release.relation)
     if way.by is _Basis.THEOREM and not view.is_local:
-        return _update_losses(
-            _KnownMechanism.of(release), release.dimension, NO_NORMS, view, release.relation
-        )
+        return _update_losses(release.mechanism, release.dimension, NO_NORMS, view, release.relation)
     return []
 
 
@@ -467,8 +463,7 @@ def _make_part(
     if losses := _whole_losses(release, way):
         least, units = _choose_best_loss(losses, count, delta, refine), 1
     else:
-        known, view = _KnownMechanism.of(release), _counted_view(release, way)
-        least = _unit_loss(known, view, release.relation)
+        least = _unit_loss(release.mechanism, _counted_view(release, way), release.relation)
         units = release.mechanism.releases(release.dimension)
     return Part(least.loss, least.count * units * count), _say_what_is_counted(least, release)
 
@@ -520,28 +515,16 @@ def _epsilon_curve(release: Release, refine: bool) -> Curve | None:
     return curve_of(epsilon, epsilon(0.0), _CURVE_POINTS if refine else _QUICK_POINTS)
 
 
-@dataclass(frozen=True)
-class _KnownMechanism:
-    """A mechanism identified by its bytes, so that equal mechanisms compute their losses once."""
-
-    fingerprint: str
-    mechanism: Mechanism = field(compare=False)
-
-    @classmethod
-    def of(cls, release: Release) -> _KnownMechanism:
-        return cls(release.fingerprint, release.mechanism)
-
-
 @lru_cache(maxsize=_CACHE_SIZE)
-def _unit_loss(known: _KnownMechanism, view: View, relation: Relation) -> NamedLoss:
-    return known.mechanism.loss(view, relation)
+def _unit_loss(mechanism: Mechanism, view: View, relation: Relation) -> NamedLoss:
+    return mechanism.loss(view, relation)
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _update_losses(
-    known: _KnownMechanism, dimension: int, norms: UpdateNorms, view: View, relation: Relation
+    mechanism: Mechanism, dimension: int, norms: UpdateNorms, view: View, relation: Relation
 ) -> list[NamedLoss]:
-    return known.mechanism.update_losses(norms, dimension, view, relation)
+    return mechanism.update_losses(norms, dimension, view, relation)
 
 
 def _list_assumptions(releases: list[tuple[Release, int]], way: _CountingMethod) -> tuple[str, ...]:

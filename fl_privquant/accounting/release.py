@@ -7,7 +7,6 @@ accountant (:mod:`fl_privquant.accounting.accountant`).
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,13 +32,8 @@ def check_relation(relation: Relation, view: View) -> None:
         )
 
 
-def compute_fingerprint(blob: bytes) -> str:
-    """The fingerprint of a mechanism: 32 hexadecimal digits of the SHA-256 of its bytes."""
-    return hashlib.sha256(blob).hexdigest()[:32]
-
-
 @_validation.check_argument_names
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Release:
     """One encoded update of one client, which is all that leaves the client in a round.
 
@@ -68,44 +62,23 @@ class Release:
         check_relation(self.relation, self.view)
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
 
-    @cached_property
-    def blob(self) -> bytes:
-        return self.mechanism.to_bytes()
-
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        return compute_fingerprint(self.blob)
+        """The fingerprint of the mechanism."""
+        return self.mechanism.fingerprint
 
     @cached_property
     def kind(self) -> tuple[str, int, UpdateNorms]:
         """What identifies a release, except for view and relation: fingerprint, dimension and norms."""
         return (self.fingerprint, self.dimension, self.norms)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Release) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[object, ...]:
-        return (self.kind, self.view, self.relation)
-
     def with_view(self, view: View) -> Release:
         """The same release in another view."""
-        return self._restate(view, self.relation)
+        return self if view == self.view else dataclasses.replace(self, view=view)
 
     def with_relation(self, relation: Relation) -> Release:
         """The same release, counted for another neighboring relation."""
-        return self._restate(self.view, relation)
-
-    def _restate(self, view: View, relation: Relation) -> Release:
-        if (view, relation) == (self.view, self.relation):
-            return self
-        other = dataclasses.replace(self, view=view, relation=relation)
-        # The mechanism is the same: its bytes need not be made and hashed again.
-        other.__dict__.update(blob=self.blob, fingerprint=self.fingerprint)
-        return other
+        return self if relation is self.relation else dataclasses.replace(self, relation=relation)
 
     @cached_property
     def text(self) -> str:

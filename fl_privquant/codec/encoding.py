@@ -144,30 +144,14 @@ class Encoding:
         return hash(self._key)
 
     @property
-    def _key(self) -> tuple[bytes, float, float | None, bool, str, RecordSampling | None]:
+    def _key(self) -> tuple[Mechanism, float, float | None, bool, str, RecordSampling | None]:
         # The text of ``keep`` distinguishes 1, one coordinate, from 1.0, all of them.
-        return (self.mechanism_bytes, self.clip, self.l2_clip, self.rotate, repr(self.keep), self.records)
+        return (self.mechanism, self.clip, self.l2_clip, self.rotate, repr(self.keep), self.records)
 
     @cached_property
     def mechanism_bytes(self) -> bytes:
         """The mechanism as bytes, from which its receiver certifies it."""
         return self.mechanism.to_bytes()
-
-    @classmethod
-    def from_request(
-        cls,
-        mechanism_bytes: bytes,
-        mechanism: Mechanism,
-        clip: float,
-        l2_clip: float | None = None,
-        rotate: bool = False,
-        keep: int | float | None = None,
-        records: RecordSampling | None = None,
-    ) -> Encoding:
-        """The encoding by a mechanism that was certified from these bytes, which are kept unchanged."""
-        encoding = cls(mechanism, clip, l2_clip, rotate, keep, records)
-        encoding.__dict__["mechanism_bytes"] = mechanism_bytes
-        return encoding
 
     def with_mechanism(self, mechanism: Mechanism) -> Encoding:
         """The same encoding with another mechanism; the encoding itself if it already has that one."""

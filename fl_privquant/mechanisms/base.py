@@ -41,6 +41,7 @@ _MAGIC = b"PQMECH"
 _VERSION = 1
 _PREFIX = struct.Struct("<6sHI")
 _DIGEST_BYTES = 32
+_FINGERPRINT_DIGITS = 32
 _MAX_ROWS = 1 << 16
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_NAME = 64
@@ -59,8 +60,9 @@ _HEADER_READERS: dict[Any, Callable[[Any], Any]] = {float: float.fromhex, int: i
 class Mechanism(ABC):
     """A mechanism for inputs in [-clip, clip]. It is stated for a clip of 1; the clip is given on use.
 
-    Subclasses are frozen dataclasses. Their field ``claimed_epsilon`` is the privacy loss that the design had
-    to keep. The certified loss is computed when the mechanism is made, and must not exceed it.
+    Two mechanisms are equal if their bytes are. Subclasses are frozen dataclasses with ``eq=False``. Their
+    field ``claimed_epsilon`` is the privacy loss that the design had to keep. The certified loss is computed
+    when the mechanism is made, and must not exceed it.
     """
 
     name: str
@@ -109,6 +111,17 @@ class Mechanism(ABC):
             privacy = f"{self.statement.brief} in exact arithmetic only"
         bias = f", bias up to {self.max_bias:.3g} of the clip" if self.max_bias else ""
         return f"<{self.name}: {self._form}, {privacy}, {self._errors}{bias}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mechanism) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What identifies the mechanism: 32 hexadecimal digits of the SHA-256 of its bytes."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()[:_FINGERPRINT_DIGITS]
 
     @property
     @abstractmethod

@@ -195,9 +195,7 @@ def _as_native(chunk: Array) -> Array:
 
 def _first_not_finite(source: LazyVector) -> int:
     for start in range(0, source.size, _CHUNK):
-        bad = np.flatnonzero(
-            ~np.isfinite(_as_native(source.read(start, min(start + _CHUNK, source.size))))
-        )
+        bad = np.flatnonzero(~np.isfinite(_as_native(source.read(start, min(start + _CHUNK, source.size)))))
         if bad.size:
             return start + int(bad[0])
     return source.size

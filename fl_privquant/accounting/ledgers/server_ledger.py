@@ -323,8 +323,8 @@ class FederationLedger:
             )
             closed._close()
             return closed.to_dict()
-        blobs = {kind.release.fingerprint: kind.release.blob for kind in self._kinds}
-        blobs |= {release.fingerprint: release.blob for _, release in self._requests}
+        blobs = {kind.release.fingerprint: kind.release.mechanism.to_bytes() for kind in self._kinds}
+        blobs |= {release.fingerprint: release.mechanism.to_bytes() for _, release in self._requests}
         nodes: dict[tuple[_History, int], list[int]] = {}
         for node, history in self._histories.items():
             nodes.setdefault((history, self._last_rounds[node]), []).append(node)

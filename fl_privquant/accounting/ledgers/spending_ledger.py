@@ -180,7 +180,7 @@ class SpendingLedger:
         if not self._chain:
             contents.append({"version": _VERSION})
         if release.fingerprint not in self._mechanisms:
-            contents.append({"mechanism": release.fingerprint, "bytes": release.blob.hex()})
+            contents.append({"mechanism": release.fingerprint, "bytes": release.mechanism.to_bytes().hex()})
         contents.append(
             {
                 "round": number,

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fl_privquant.accounting.release import Release, compute_fingerprint
+from fl_privquant.accounting.release import Release
 from fl_privquant.codec.array_layout import Arrays, Layout
 from fl_privquant.codec.array_selection import ALL_ARRAYS, ArrayChoice
 from fl_privquant.codec.encoding import Encoding, check_keep
@@ -248,16 +248,16 @@ class Request:
         norms = UpdateNorms(l2=None if codec.l2_bound is None else codec.l2_bound / codec.clip)
         if (records := self.encoding.records) is not None:
             norms = replace(norms, record=records.norm / codec.clip, record_rate=records.rate)
-        return _make_release(self.encoding.mechanism_bytes, codec.dimension, norms)
+        return _make_release(self.encoding.mechanism, codec.dimension, norms)
 
     def codec(self, layout: Layout) -> UpdateCodec:
         """The codec of this round's updates; one for all clients of a process."""
         return _make_codec(self, layout)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """The fingerprint of the mechanism, which replies repeat."""
-        return compute_fingerprint(self.encoding.mechanism_bytes)
+        return self.encoding.mechanism.fingerprint
 
 
 @dataclass(frozen=True)
@@ -402,9 +402,9 @@ def _make_codec(request: Request, layout: Layout) -> UpdateCodec:
 
 
 @functools.lru_cache(maxsize=_CACHED_MECHANISMS)
-def _make_release(mechanism: bytes, dimension: int, norms: UpdateNorms) -> Release:
-    """The release, as one object for all clients of a process: its bytes are hashed once."""
-    return Release(load_certified(mechanism), dimension, norms=norms)
+def _make_release(mechanism: Mechanism, dimension: int, norms: UpdateNorms) -> Release:
+    """The release, as one object for all clients of a process."""
+    return Release(mechanism, dimension, norms=norms)
 
 
 @dataclass(frozen=True)
@@ -518,7 +518,7 @@ def _read_encoding(config: Mapping[str, Any]) -> Encoding:
     keep = check_keep(config[KEY_KEEP]) if KEY_KEEP in config else None
     records = _read_records(config)
     rotate = KEY_ROTATION in config
-    return Encoding.from_request(blob, load_certified(blob), clip, l2_clip, rotate, keep, records)
+    return Encoding(load_certified(blob), clip, l2_clip, rotate, keep, records)
 
 
 def _read_records(config: Mapping[str, Any]) -> RecordSampling | None:

@@ -210,10 +210,10 @@ class ClientLedger:
                 )
             elif not all(budget.unlimited for budget in budgets):
                 self._accountant.check(number, release, budgets, chosen=True)
-                record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.blob)
+                record.setdefault(_MECHANISM_PREFIX + release.fingerprint, release.mechanism.to_bytes())
             # Appended without parsing earlier rounds, which may be thousands, often without a budget.
             record[release.text] = f"{rounds} {number}".lstrip()
-            self._shared.mechanisms.setdefault(release.fingerprint, release.blob)
+            self._shared.mechanisms.setdefault(release.fingerprint, release.mechanism.to_bytes())
         self.keep()
 
     def keep(self) -> None:
