@@ -23,8 +23,8 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
     StoppedResult,
 )
+from fl_privquant.flower._flower_internals import make_reply, unchecked_record
 from fl_privquant.flower._messages.arrays import DecodedArray
-from fl_privquant.flower._messages.records import make_reply, unchecked_record
 from fl_privquant.flower.client import CohortApp, CohortMod
 from simulations.runner.canary_audit import CanaryScores, CanaryTask, check_audit, plot_audit
 from simulations.runner.config import FederationConfig, RunConfig

@@ -34,6 +34,34 @@ def internals_used(source: str) -> Iterator[str]:
                 yield node.value
 
 
+PRIVATE_ATTRIBUTES = {
+    *("_content", "_data", "_error", "_metadata", "_lifespan", "_registered_funcs"),
+    *("_created_at", "_delivered_at", "_dst_node_id", "_dst_task_id", "_message_id", "_reply_to_message_id"),
+    *("_src_node_id", "_src_task_id", "_ttl", "_task_id", "_run_id", "_node_id"),
+}
+
+
+def private_attributes_used(source: str) -> set[str]:
+    """The private attributes of Flower's objects that a module names, also as texts and keywords."""
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                named.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named.add(node.value)
+        elif isinstance(node, ast.keyword) and node.arg:
+            named.add(node.arg)
+    return named & PRIVATE_ATTRIBUTES
+
+
+def test_private_attributes_of_flower_are_those_named_here() -> None:
+    assert private_attributes_used(INTERNALS.read_text()) == PRIVATE_ATTRIBUTES
+    files = [path for path in (PACKAGE / "flower").rglob("*.py") if path != INTERNALS]
+    used = {path.name: private for path in files if (private := private_attributes_used(path.read_text()))}
+    assert used == {}
+
+
 def test_internals_of_flower_are_those_named_here() -> None:
     assert sorted(internals_used(INTERNALS.read_text())) == [
         "flwr.app.message.remove_content_from_message",

@@ -9,13 +9,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy import arange
 
-from fl_privquant.flower._flower_internals import dump_records, use_server_identity
-from fl_privquant.flower._messages.records import (
+from fl_privquant.flower._flower_internals import (
     UncheckedRecords,
+    dump_records,
     make_reply,
     put_arrays,
     unchecked_array,
     unchecked_record,
+    use_server_identity,
 )
 
 

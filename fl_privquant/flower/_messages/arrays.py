@@ -72,9 +72,9 @@ class DecodedArray(Array):
     @property
     def data(self) -> bytes:  # type: ignore[override]
         """The array as ``numpy.save`` writes it."""
-        if "_data" not in self.__dict__:
-            self.__dict__["_data"] = Array(self.numpy()).data
-        return bytes(self.__dict__["_data"])
+        if "_serialized" not in self.__dict__:
+            self.__dict__["_serialized"] = Array(self.numpy()).data
+        return bytes(self.__dict__["_serialized"])
 
     def numpy(self) -> NDArray[Any]:
         return np.asarray(self.__dict__["_compute"]())

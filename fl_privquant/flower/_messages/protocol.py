@@ -33,8 +33,8 @@ from fl_privquant.errors import (
     explain_other_version,
     one_line,
 )
+from fl_privquant.flower._flower_internals import unchecked_array, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import records_of
-from fl_privquant.flower._messages.records import unchecked_array, unchecked_record, values_of
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 

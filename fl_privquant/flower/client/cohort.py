@@ -17,10 +17,8 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._flower_internals import log, make_delivered_copy, make_reply, unchecked_record
 from fl_privquant.flower._messages.arrays import DecodedArray
-from fl_privquant.flower._messages.copies import make_delivered_copy
-from fl_privquant.flower._messages.records import make_reply, unchecked_record
 from fl_privquant.flower.client.mod import AcceptedTask, PrivQuantMod
 from fl_privquant.flower.client.request import ClientRequest
 

@@ -28,11 +28,10 @@ from fl_privquant.errors import (
     PrivQuantError,
     one_line,
 )
-from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._flower_internals import log, make_reply, put_arrays
 from fl_privquant.flower._messages.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
 from fl_privquant.flower._messages.clear_replies import check_names, is_training, read_metrics
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_FAILED, METRIC_NORM, Reply
-from fl_privquant.flower._messages.records import make_reply, put_arrays
 from fl_privquant.flower._messages.stages import protocol_record
 from fl_privquant.flower.client.ledger import ClientLedger, ParticipationLimit, resolve_ledger_path
 from fl_privquant.flower.client.masking import Policy, Seal, UpdateMasking, read_delivery

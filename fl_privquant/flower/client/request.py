@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
+from fl_privquant.flower._flower_internals import values_of
 from fl_privquant.flower._messages.arrays import read_arrays, records_of
 from fl_privquant.flower._messages.protocol import RECORD_SECAGG, RelayedSeed, Request, is_request
-from fl_privquant.flower._messages.records import values_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from fl_privquant.accounting.aggregation import AggregateResult, DecodeFunctions
 from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidUpdateError, one_line
-from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._flower_internals import UncheckedRecords, log, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import DecodedArray
 from fl_privquant.flower._messages.log_lines import failure_lines
 from fl_privquant.flower._messages.protocol import (
@@ -29,7 +29,6 @@ from fl_privquant.flower._messages.protocol import (
     Reply,
     Request,
 )
-from fl_privquant.flower._messages.records import UncheckedRecords, unchecked_record, values_of
 from fl_privquant.flower.server.strategy_wrapper import make_mean_reply
 
 # An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.

@@ -9,12 +9,17 @@ from typing import Final, TypeAlias
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_privquant.flower._flower_internals import ErrorCode, set_message_id
+from fl_privquant.flower._flower_internals import (
+    ErrorCode,
+    copy_metadata,
+    copy_records,
+    make_delivered_copy,
+    set_message_id,
+    unchecked_message,
+)
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.clear_replies import is_training
-from fl_privquant.flower._messages.copies import copy_records, make_delivered_copy
 from fl_privquant.flower._messages.protocol import KEY_DELIVERY
-from fl_privquant.flower._messages.records import copy_metadata, unchecked_message
 from fl_privquant.flower.client.cohort import CohortApp
 from fl_privquant.flower.simulation.engine import Federation
 

@@ -30,9 +30,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fl_privquant.errors import InvalidUpdateError
-from fl_privquant.flower._flower_internals import ErrorCode, set_message_id
+from fl_privquant.flower._flower_internals import ErrorCode, make_delivered_copy, set_message_id
 from fl_privquant.flower._messages.arrays import read_arrays
-from fl_privquant.flower._messages.copies import make_delivered_copy
 from fl_privquant.flower.simulation._nodes import Nodes, Sent, group_by_node, make_error_reply
 
 # Each worker gets about so many parcels of a push, so that all workers end at about the same time.
