@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,29 +24,13 @@ def check_picture_path(path: Path | None) -> Path | None:
     """Refuse a picture whose file name does not end in a format that can be drawn."""
     if path is not None and path.suffix.lower() not in PICTURE_SUFFIXES:
         raise typer.BadParameter(f"{str(path)!r} does not end in {', '.join(PICTURE_SUFFIXES)}")
-    return _check_creatable(path)
+    return _check_folder(path)
 
 
-def _check_writable(path: Path | None) -> Path | None:
-    """Refuse a file whose folder is missing, before the work and not after it."""
-    if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(path.parent)!r}; make it first")
-    return _check_creatable(path)
-
-
-def _check_creatable(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, or made in the nearest folder that exists."""
-    if path is None:
-        return None
-    try:
-        if path.is_dir():
-            raise typer.BadParameter(f"{str(path)!r} is a folder; give a file")
-        if not path.exists():
-            folder = next(parent for parent in path.parents if parent.exists())
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-    except OSError as error:
-        raise typer.BadParameter(f"{str(path)!r} cannot be written ({error.strerror})") from None
+def _check_folder(path: Path | None) -> Path | None:
+    """Refuse a file in a folder that cannot be written to, before the work and not after it."""
+    if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise typer.BadParameter(f"there is no folder {str(path.parent)!r} that can be written to")
     return path
 
 
@@ -133,10 +117,16 @@ Settings = Annotated[
 ]
 File = Annotated[Path | None, typer.Option(help="A mechanism that `design --output` wrote.")]
 Output = Annotated[
-    Path | None, typer.Option(callback=_check_writable, help="Write the certified mechanism to this file.")
+    Path | None,
+    typer.Option(
+        dir_okay=False, writable=True, callback=_check_folder, help="Write the certified mechanism here."
+    ),
 ]
 Plot = Annotated[
-    Path | None, typer.Option(callback=check_picture_path, help="Write a picture: PNG, PDF or SVG.")
+    Path | None,
+    typer.Option(
+        dir_okay=False, writable=True, callback=check_picture_path, help="Draw to a PNG, PDF or SVG file."
+    ),
 ]
 
 

@@ -39,6 +39,7 @@ from fl_privquant.flower._flower_internals import (
 from fl_privquant.flower.client.mod import PrivQuantMod
 from fl_privquant.flower.server.accountant import AccountedAdaptiveClipping, GaussianAccountant
 from fl_privquant.flower.server.strategy import PrivQuantStrategy
+from fl_privquant.flower.server.strategy_wrapper import strategy_stack
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.flower.simulation.pilot import FirstModelSent, UntilTrainingGrid, make_server, read_app
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon
@@ -105,12 +106,7 @@ class AppParts:
     @cached_property
     def strategies(self) -> list[Strategy]:
         """The strategy, and those that it wraps, from the outside in."""
-        strategies: list[Strategy] = []
-        strategy: Any = self.strategy
-        while isinstance(strategy, Strategy):
-            strategies.append(strategy)
-            strategy = getattr(strategy, "strategy", None)
-        return strategies
+        return list(strategy_stack(self.strategy))
 
 
 def lint_app(folder: Path, run_config: str = "") -> list[Finding]:

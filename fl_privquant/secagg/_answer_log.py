@@ -41,8 +41,7 @@ class AnsweredStages:
     True
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         self._last: OrderedDict[tuple[bytes, int], tuple[int, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -54,7 +53,7 @@ class AnsweredStages:
                 return False
             self._last[key] = (number, stage)
             self._last.move_to_end(key)
-            while len(self._last) > self._capacity:
+            while len(self._last) > CAPACITY:
                 self._last.popitem(last=False)
             return True
 

@@ -15,8 +15,8 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.protocol import Reply
+from fl_privquant.flower.client.node import NODE_TOKEN, make_token_record
 from fl_privquant.flower.client.node_gate import NodeGate
-from fl_privquant.flower.client.node_token import NODE_TOKEN, make_token_record
 from tests.flower.apps import as_record, initial_arrays
 from tests.flower.test_mod import ask, never, train
 

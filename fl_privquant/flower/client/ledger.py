@@ -48,7 +48,7 @@ from fl_privquant.errors import (
 )
 from fl_privquant.flower._flower_internals import unchecked_record, values_of
 from fl_privquant.flower._messages.protocol import load_certified
-from fl_privquant.flower.client.supernode import node_folder, on_supernode
+from fl_privquant.flower.client.node import node_folder, on_supernode
 from fl_privquant.statement import PrivacyStatement, Relation
 
 RECORD_LEDGER = "privquant-ledger"

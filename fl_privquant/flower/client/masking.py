@@ -30,8 +30,8 @@ from fl_privquant.flower._messages.stages import (
     protocol_record,
 )
 from fl_privquant.flower.client.identity import apply_node_config, find_client_id, sign_identification
+from fl_privquant.flower.client.node import node_folder, on_supernode
 from fl_privquant.flower.client.seed_relay import answer_key_request
-from fl_privquant.flower.client.supernode import node_folder, on_supernode
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation

@@ -35,12 +35,11 @@ from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_FAILED
 from fl_privquant.flower._messages.stages import protocol_record
 from fl_privquant.flower.client.ledger import ClientLedger, ParticipationLimit, resolve_ledger_path
 from fl_privquant.flower.client.masking import Policy, Seal, UpdateMasking, read_delivery
-from fl_privquant.flower.client.node_token import node_encodes
+from fl_privquant.flower.client.node import node_encodes, on_supernode
 from fl_privquant.flower.client.record_update import NotFromRecordsError, read_record_sum
 from fl_privquant.flower.client.refusals import make_refusal
 from fl_privquant.flower.client.request import ClientRequest, require_array_record
 from fl_privquant.flower.client.seed_relay import prepare_codec
-from fl_privquant.flower.client.supernode import on_supernode
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.secagg import ClientPolicy
 from fl_privquant.statement import LOCAL

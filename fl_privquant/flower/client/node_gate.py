@@ -72,7 +72,7 @@ from fl_privquant.flower.client.mod import (
     read_node_budget,
     read_node_limit,
 )
-from fl_privquant.flower.client.node_token import NODE_TOKEN, make_token_record
+from fl_privquant.flower.client.node import NODE_TOKEN, make_token_record
 from fl_privquant.secagg import ClientPolicy
 from fl_privquant.statement import PrivacyStatement, Unit
 

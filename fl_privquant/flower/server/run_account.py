@@ -183,12 +183,12 @@ class RunAccount:
         finite = [stated for stated in statements if math.isfinite(stated.epsilon)]
         return [coordinate, *self._record_statements(views, refine), *finite]
 
-    def statement_beside(self, refine: bool) -> PrivacyStatement | None:
+    def statement_beside(self) -> PrivacyStatement | None:
         """What all rounds so far have cost for the relation that is not stated; None before the first."""
         if not len(self.ledger):
             return None
         in_sum = not self.ledger.last_view.is_local
-        return self.ledger.statement(self.delta, in_sum, refine, self.relation.beside)
+        return self.ledger.statement(self.delta, in_sum, relation=self.relation.beside)
 
     def _record_statements(self, views: list[bool], refine: bool) -> list[PrivacyStatement]:
         """What the run has cost a record, where its updates are made from single records."""

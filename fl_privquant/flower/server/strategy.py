@@ -268,10 +268,10 @@ class PrivQuantStrategy(StrategyWrapper):
         silent = f"that {list_names(self.uncounted)}, sent by clients in clear, tell nothing"
         return [replace(stated, assumptions=(*stated.assumptions, silent)) for stated in statements]
 
-    def privacy_statement(self, refine: bool = True) -> list[str]:
+    def privacy_statement(self) -> list[str]:
         """The statements as lines, and what they do not cover; every epsilon is given with its unit."""
-        lines = [str(statement) for statement in self.statements(refine)]
-        beside = self._account.statement_beside(refine)
+        lines = [str(statement) for statement in self.statements()]
+        beside = self._account.statement_beside()
         if beside is not None and math.isfinite(beside.epsilon):
             lines.append(f"all rounds, for {beside.relation} ({beside.relation.words}): {beside.brief}")
         last = self.ledger.last_release

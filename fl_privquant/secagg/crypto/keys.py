@@ -220,11 +220,6 @@ def is_valid_signature(identity: bytes, signature: bytes, text: bytes) -> bool:
     return True
 
 
-def forget_signatures() -> None:
-    """Forget which signatures were verified in this process: for measurements of a client by itself."""
-    _is_valid_signature_cached.cache_clear()
-
-
 def wipe(*secrets: bytearray) -> None:
     """Overwrite secrets and empty them, as far as Python allows: copies inside libraries remain."""
     for secret in secrets:
