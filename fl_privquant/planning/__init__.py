@@ -9,6 +9,7 @@ from fl_privquant.planning.client_sampling import (
 )
 from fl_privquant.planning.planner import PlannedDesigns, plan, run_statement
 from fl_privquant.planning.target import Plan, Target
+from fl_privquant.privacy_loss.correlated_noise import Workload
 
 __all__ = [
     "ClientSampling",
@@ -19,6 +20,7 @@ __all__ = [
     "PoissonSampling",
     "StrategySampling",
     "Target",
+    "Workload",
     "plan",
     "run_statement",
 ]

@@ -158,7 +158,7 @@ def plan(
         progress(name)
         search = _GridSearch(requirements, name)
         index = search.find_index(pilot)
-        if index is None and search.unit is Unit.TOTAL:
+        if index is None and search.unit is Unit.TOTAL and requirements.schedule is None:
             # There is no proposal, but some epsilon of a coordinate may still meet the target.
             search = _GridSearch(requirements, name, by_epsilon=True)
             index = search.find_index(pilot)

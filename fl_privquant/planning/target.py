@@ -39,7 +39,7 @@ from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
 from fl_privquant.planning.planner import PlannedDesign, plan
 from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
-from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
+from fl_privquant.privacy_loss.correlated_noise import RoundSchedule, Workload
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit
 
@@ -166,6 +166,7 @@ class Target:
         aggregation: Aggregation | None = None,
         private_metrics: Mapping[str, tuple[float, float]] | None = None,
         correlation: float | str | None = None,
+        workload: Workload | None = None,
         force: bool = False,
         **parameters: Any,
     ) -> Plan:
@@ -206,6 +207,9 @@ class Target:
             "auto" for the one with the least error of the model
             (:mod:`fl_privquant.privacy_loss.correlated_noise`). It takes ``rounds_apart`` above 1. None is
             for noise that is fresh in each round.
+        workload
+            The server's momentum and learning rates, for whose models "auto" finds the correlation; None for
+            models that are sums of mean updates.
         force
             Whether to plan a run even if nothing will be learned from it (:attr:`Plan.learns_nothing`).
         parameters
@@ -230,6 +234,7 @@ class Target:
         planner = self._planner(*given, private_metrics)
         if (schedule := self._schedule(correlation, planner, keep, max_error, max_kilobytes)) is not None:
             chosen = {} if correlation == "auto" else {"correlation": float(correlation or 0.0)}
+            schedule = replace(schedule, workload=workload or schedule.workload)
             planner = replace(planner, schedule=schedule, parameters={**parameters, **chosen})
         planner = replace(planner, correlation=correlation)
         _check_at_max_one(keep=keep, max_error=max_error, max_kilobytes=max_kilobytes)

@@ -54,6 +54,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Final
 
 import numpy as np
@@ -69,15 +70,60 @@ MAX_ROUNDS: Final = 10_000
 CORRELATION_STEPS: Final = 64
 """Correlations are multiples of 1 / 64, so that a client takes noise off in whole numbers."""
 
-# Rows of a general workload are held in memory.
+# Rows of a workload are held in memory.
 _MAX_WORKLOAD = 4_000
 # Covers the rounding of the linear systems, whose condition is at most 4 / (1 - beta)^2 <= 2e4.
 _FLOAT_ROOM = 1.0 + 1e-9
 
 
 @dataclass(frozen=True)
+class Workload:
+    """How each model depends on the mean updates of all rounds; without arguments it is their sum.
+
+    Parameters
+    ----------
+    momentum
+        The server's step in round t is v_t = momentum v_(t-1) + y_t, times the learning rate of that round.
+    learning_rates
+        The server's learning rate in each round; None for 1 in all of them.
+
+    >>> Workload(momentum=0.5).matrix(3)
+    array([[1.  , 0.  , 0.  ],
+           [1.5 , 1.  , 0.  ],
+           [1.75, 1.5 , 1.  ]])
+    """
+
+    momentum: float = 0.0
+    learning_rates: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _validation.check_in_interval("momentum", self.momentum, "[0, 1)")
+        for rate in self.learning_rates or ():
+            _validation.check_number("learning_rates", rate)
+
+    def matrix(self, rounds: int) -> Floats:
+        """(rounds, rounds) what each model has of the mean update of each round.
+
+        Raises
+        ------
+        InvalidSpecError
+            There are too many rounds, or another number of learning rates.
+        """
+        if rounds > _MAX_WORKLOAD:
+            raise InvalidSpecError("rounds", rounds, f"is above {_MAX_WORKLOAD}, the most with a workload")
+        rates = np.ones(rounds) if self.learning_rates is None else np.asarray(self.learning_rates)
+        if rates.shape != (rounds,):
+            raise InvalidSpecError(
+                "learning_rates", MISSING, f"there are {rates.size} for {rounds} rounds", "give one a round"
+            )
+        ages = np.subtract.outer(np.arange(rounds), np.arange(rounds))
+        steps = np.where(ages >= 0, self.momentum ** np.maximum(ages, 0.0), 0.0)
+        return np.asarray(np.cumsum(rates[:, None] * steps, axis=0))
+
+
+@dataclass(frozen=True)
 class RoundSchedule:
-    """The rounds of a run, and how far apart a client's rounds are at least.
+    """The rounds of a run, how far apart a client's rounds are at least, and how models are made of updates.
 
     >>> RoundSchedule(rounds=100, rounds_apart=10).max_participations
     10
@@ -85,14 +131,33 @@ class RoundSchedule:
 
     rounds: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
     rounds_apart: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
+    workload: Workload = Workload()
 
     def __post_init__(self) -> None:
         _validation.check_declared(self)
+        # Refuses a workload of another number of rounds.
+        _ = self.workload_moments
 
     @property
     def max_participations(self) -> int:
         """The most rounds that a client can take part in."""
         return math.ceil(self.rounds / self.rounds_apart)
+
+    @cached_property
+    def workload_moments(self) -> tuple[float, float, float]:
+        """Mean squared norms of the workload's rows, of what they have of the last round, and their product.
+
+        Models have noise z_t - beta z_(t-1) by the workload W, that is, z_t by W less beta times W with its
+        columns moved by one. These three numbers give its variance for every beta.
+        """
+        if self.workload == Workload():
+            middle = 0.5 * (self.rounds + 1)
+            return middle, middle - 1.0, middle - 1.0
+        matrix = self.workload.matrix(self.rounds)
+        moved = matrix[:, 1:]
+        products = (matrix, matrix), (moved, moved), (matrix[:, :-1], moved)
+        first, second, third = (float((a * b).sum()) / self.rounds for a, b in products)
+        return first, second, third
 
 
 @dataclass(frozen=True)
@@ -139,47 +204,14 @@ class LagNoise:
         costs = self.squared_sensitivities(schedule)
         return float((costs / np.arange(1, costs.size + 1)).max())
 
-    def prefix_variance(self, rounds: int, lost: float = 0.0) -> float:
-        """The mean over t of the variance of n_1 + ... + n_t.
+    def model_variance(self, schedule: RoundSchedule, lost: float = 0.0) -> float:
+        """The mean variance of a coordinate of the models of all rounds.
 
         ``lost`` is the fraction of noise that the next round does not take off.
         """
-        middle = 0.5 * (rounds + 1)
-        linked = (middle - 1.0) * (1.0 - self.correlation) ** 2 + 1.0
-        return (1.0 - lost) * linked + (lost + self.private) * middle
-
-    def workload_variance(self, workload: Floats, lost: float = 0.0) -> float:
-        """The mean variance of the rows of a workload, a lower-triangular matrix that models are made by."""
-        rounds = len(workload)
-        linked = workload @ (np.eye(rounds) - self.correlation * np.eye(rounds, k=-1))
-        mean = [float((matrix**2).sum()) / rounds for matrix in (linked, workload)]
-        return (1.0 - lost) * mean[0] + (lost + self.private) * mean[1]
-
-
-def training_workload(
-    rounds: int, momentum: float = 0.0, learning_rates: Floats | list[float] | None = None
-) -> Floats:
-    """(rounds, rounds) how each model depends on the mean updates of all rounds.
-
-    With ``momentum`` m the server's step in round t is v_t = m v_(t-1) + y_t, times the learning rate of that
-    round (1 by default). Without either these are prefix sums.
-
-    >>> training_workload(3, momentum=0.5)
-    array([[1.  , 0.  , 0.  ],
-           [1.5 , 1.  , 0.  ],
-           [1.75, 1.5 , 1.  ]])
-    """
-    if not 1 <= rounds <= _MAX_WORKLOAD:
-        raise InvalidSpecError("rounds", rounds, f"is outside 1..{_MAX_WORKLOAD} for a workload")
-    _validation.check_in_interval("momentum", momentum, "[0, 1)")
-    rates = np.ones(rounds) if learning_rates is None else np.asarray(learning_rates, dtype=np.float64)
-    if rates.shape != (rounds,) or not np.all(np.isfinite(rates)):
-        raise InvalidSpecError(
-            "learning_rates", MISSING, f"shape {rates.shape}, expected {rounds} finite numbers"
-        )
-    ages = np.subtract.outer(np.arange(rounds), np.arange(rounds))
-    steps = np.where(ages >= 0, momentum ** np.maximum(ages, 0.0), 0.0)
-    return np.asarray(np.cumsum(rates[:, None] * steps, axis=0))
+        whole, moved, product = schedule.workload_moments
+        linked = whole - 2.0 * self.correlation * product + self.correlation**2 * moved
+        return (1.0 - lost) * linked + (lost + self.private) * whole
 
 
 def error_ratio(
@@ -189,14 +221,13 @@ def error_ratio(
     participations: int | None = None,
     not_counted: float = 0.0,
     lost: float = 0.0,
-    workload: Floats | None = None,
 ) -> float:
     """The mean squared error of models over that with independent noise, for the same privacy loss.
 
     Parameters
     ----------
     schedule, noise
-        The run, and its noise.
+        The run, with its workload, and its noise.
     participations
         The most rounds that a client takes part in, and pays for; all that the schedule allows by default.
     not_counted
@@ -204,8 +235,6 @@ def error_ratio(
         of z: rounding errors.
     lost
         The fraction of noise that the next round does not take off.
-    workload
-        How models are made of updates (:func:`training_workload`); prefix sums by default.
 
     >>> schedule = RoundSchedule(rounds=100, rounds_apart=10)
     >>> round(error_ratio(schedule, LagNoise(0.8)), 3)
@@ -215,13 +244,9 @@ def error_ratio(
     if participations is not None and not 1 <= participations <= most:
         raise InvalidSpecError("participations", participations, f"is outside 1..{most} of the schedule")
     added = LagNoise(noise.correlation, noise.private + not_counted)
-    if workload is None:
-        variance, independent = added.prefix_variance(schedule.rounds, lost), 0.5 * (schedule.rounds + 1)
-    else:
-        variance = added.workload_variance(workload, lost)
-        independent = LagNoise(0.0).workload_variance(workload)
+    variance = added.model_variance(schedule, lost)
     # Independent noise costs 1 for each participation.
-    return noise.participation_cost(schedule) * variance / independent
+    return noise.participation_cost(schedule) * variance / schedule.workload_moments[0]
 
 
 def find_correlation(
@@ -230,7 +255,6 @@ def find_correlation(
     private: float = 0.0,
     not_counted: float = 0.0,
     lost: float = 0.0,
-    workload: Floats | None = None,
 ) -> float:
     """The correlation, a multiple of 1 / 64, with the least :func:`error_ratio`; 0 where none gains.
 
@@ -240,7 +264,7 @@ def find_correlation(
 
     def error(correlation: float) -> float:
         noise = LagNoise(correlation, private)
-        return error_ratio(schedule, noise, not_counted=not_counted, lost=lost, workload=workload)
+        return error_ratio(schedule, noise, not_counted=not_counted, lost=lost)
 
     if schedule.rounds_apart == 1:
         return 0.0

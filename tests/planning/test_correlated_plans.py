@@ -9,11 +9,11 @@ import pytest
 
 from fl_privquant.accounting import PerClient, Release, SecureSum
 from fl_privquant.accounting.accountant import Accountant
-from fl_privquant.errors import BudgetExhaustedError, CertificationError, InvalidSpecError
+from fl_privquant.errors import BudgetExhaustedError, CertificationError, InvalidSpecError, PrivQuantError
 from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning import Target
-from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, error_ratio
+from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, Workload, error_ratio
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import Unit, View
 
@@ -64,12 +64,27 @@ def test_auto_takes_fresh_noise_where_clients_may_take_part_in_every_round() -> 
     assert plain.prefix_error == plain.ratio_to_central
 
 
+def test_auto_finds_the_correlation_for_the_servers_momentum_and_learning_rates() -> None:
+    plain = TARGET.plan(7850, correlation="auto", aggregation=HONEST)
+    # A fast decay makes late models depend on single early updates, whose noise nothing takes off.
+    decay = Workload(learning_rates=tuple(0.5**t for t in range(100)))
+    decayed = TARGET.plan(7850, correlation="auto", aggregation=HONEST, workload=decay)
+    momentum = TARGET.plan(7850, correlation="auto", aggregation=HONEST, workload=Workload(momentum=0.9))
+    assert decayed.correlation < plain.correlation < momentum.correlation
+    assert plain.prefix_error < min(decayed.prefix_error, momentum.prefix_error)
+    assert decayed.statement.epsilon <= 1.0
+    with pytest.raises(InvalidSpecError, match="learning_rates"):
+        TARGET.plan(7850, correlation="auto", workload=Workload(learning_rates=(1.0, 0.5)))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"correlation": 0.7}, "multiple of 1/64"),
         ({"correlation": 1.0}, "multiple of 1/64"),
         ({"correlation": "best"}, "correlation"),
+        # Not a plan with fresh noise in its place.
+        ({"correlation": "auto", "wrap_bits": 6}, "wrap_bits: 6 do not hold"),
         ({"correlation": 0.75, "keep": 0.5}, "coordinate by coordinate"),
         ({"correlation": 0.75, "mechanism": "optm_aggregate"}, "mechanism"),
         ({"correlation": 0.75, "aggregation": PerClient()}, "secure sums"),
@@ -77,7 +92,7 @@ def test_auto_takes_fresh_noise_where_clients_may_take_part_in_every_round() -> 
     ],
 )
 def test_plans_that_cannot_be_are_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises((InvalidSpecError, ValueError), match=message):
+    with pytest.raises((PrivQuantError, ValueError), match=message):
         TARGET.plan(7850, **given)  # type: ignore[arg-type]
 
 

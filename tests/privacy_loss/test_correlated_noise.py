@@ -12,9 +12,9 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.privacy_loss.correlated_noise import (
     LagNoise,
     RoundSchedule,
+    Workload,
     error_ratio,
     find_correlation,
-    training_workload,
 )
 
 
@@ -125,22 +125,28 @@ def test_measured_error_of_prefix_sums_is_the_predicted_one() -> None:
     drawn = (shared[:, :, 1:] - taken_off * shared[:, :, :-1]).sum(axis=1)
     drawn += np.sqrt(0.1) * random.normal(size=drawn.shape)
     measured = (drawn.cumsum(axis=1) ** 2).mean()
-    assert measured == pytest.approx(noise.prefix_variance(20, lost), rel=0.03)
-    assert measured != pytest.approx(noise.prefix_variance(20), rel=0.03)
-    workload = training_workload(20)
-    assert noise.workload_variance(workload, lost) == pytest.approx(noise.prefix_variance(20, lost))
+    assert measured == pytest.approx(noise.model_variance(RoundSchedule(20, 1), lost), rel=0.03)
+    assert measured != pytest.approx(noise.model_variance(RoundSchedule(20, 1)), rel=0.03)
 
 
 def test_workloads_with_momentum_and_decay_have_their_own_correlation() -> None:
-    schedule = RoundSchedule(60, 6)
-    workload = training_workload(60, momentum=0.9, learning_rates=[0.97**t for t in range(60)])
-    best = find_correlation(schedule, workload=workload)
+    rates = tuple(0.97**t for t in range(60))
+    workload = Workload(momentum=0.9, learning_rates=rates)
+    schedule = RoundSchedule(60, 6, workload)
+    best = find_correlation(schedule)
     errors = [
-        error_ratio(schedule, LagNoise(correlation), workload=workload)
-        for correlation in (best, find_correlation(schedule), 0.0)
+        error_ratio(schedule, LagNoise(correlation))
+        for correlation in (best, find_correlation(RoundSchedule(60, 6)), 0.0)
     ]
     assert errors == sorted(errors)
     assert errors[-1] == pytest.approx(1.0)
+    # The variance of models, from their definition and the covariance of all rounds.
+    noise, matrix = LagNoise(best, 0.1), workload.matrix(60)
+    assert noise.model_variance(schedule) == pytest.approx(
+        np.trace(matrix @ noise.covariance(60) @ matrix.T) / 60
+    )
+    sums = RoundSchedule(60, 6, Workload(learning_rates=(1.0,) * 60))
+    assert noise.model_variance(sums, 0.2) == pytest.approx(noise.model_variance(RoundSchedule(60, 6), 0.2))
 
 
 @pytest.mark.parametrize("bad", [(0, 1), (10, 0), (10_001, 5)])

@@ -176,7 +176,8 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         It is the mean over all rounds, in squared clips; ``lost`` is the fraction of noise that stays.
         """
         fresh = (self.deviation**2 + 1.0 / 12.0) / self.handed_deviation**2
-        variance = LagNoise(self.correlation, fresh).prefix_variance(self.rounds, lost)
+        schedule = RoundSchedule(self.rounds, self.rounds_apart)
+        variance = LagNoise(self.correlation, fresh).model_variance(schedule, lost)
         return (self.spacing * self.handed_deviation) ** 2 * variance / (0.5 * (self.rounds + 1))
 
     def with_seeds(self, seeds: NoiseSeeds) -> Self:
