@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
@@ -59,8 +59,7 @@ __all__ = [
     "get_fused_config_from_dir",
     "get_object_tree",
     "get_project_config",
-    "import_supernode_loop",
-    "import_supernode_program",
+    "has_client_function",
     "inflate_object_from_contents",
     "iterate_object_tree",
     "load_app",
@@ -71,9 +70,12 @@ __all__ = [
     "pull_objects",
     "push_objects",
     "put_arrays",
+    "read_supernode_arguments",
     "remove_content_from_message",
     "remove_mods",
+    "run_supernode",
     "set_message_id",
+    "start_app",
     "unchecked_array",
     "unchecked_message",
     "unchecked_metadata",
@@ -121,6 +123,11 @@ def remove_mods(app: ClientApp, kinds: tuple[type, ...]) -> ClientApp:
     return bare
 
 
+def has_client_function(app: ClientApp) -> bool:
+    """Whether a client app is made of a ``client_fn`` of Flower's legacy API."""
+    return app._call is not None
+
+
 def find_mods(app: ClientApp) -> dict[str, list[Any]]:
     """The mods of each function of a client app, such as "train", from the outside in."""
     return {
@@ -139,13 +146,44 @@ def _unwrap_mods(call: Any) -> tuple[Any, list[Any]]:
     return call, mods
 
 
-def import_supernode_loop() -> Any:
-    """Flower's module with the loop of a SuperNode."""
+def read_supernode_arguments() -> Any:
+    """The settings that ``flower-supernode`` reads from the command line."""
+    return _import_supernode_program()._parse_supernode_lifespan_config()
+
+
+def run_supernode(settings: Any, gate: Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]) -> None:
+    """Run ``flower-supernode`` with these settings.
+
+    ``gate`` gives the functions that the loop uses in place of those of a connection to the server; it is
+    called with what the loop was started with, and with the functions of the connection.
+    """
+    program, loop = _import_supernode_program(), _import_supernode_loop()
+    start, connect = loop.start_client_internal, loop._init_connection
+
+    def start_gated(**given: Any) -> None:
+        @contextlib.contextmanager
+        def connect_gated(*args: Any, **kwargs: Any) -> Iterator[Sequence[Any]]:
+            with connect(*args, **kwargs) as connection:
+                yield gate(given, connection)
+
+        loop._init_connection = connect_gated
+        start(**given)
+
+    program._parse_supernode_lifespan_config = lambda: settings
+    program.start_client_internal = start_gated
+    program.flower_supernode()
+
+
+def start_app(**given: Any) -> Any:
+    """Have a SuperNode start the app on the message that ``receive`` returns; None if it cannot."""
+    return _import_supernode_loop()._pull_and_store_message(**given)
+
+
+def _import_supernode_loop() -> Any:
     return importlib.import_module("flwr.supernode.start_client_internal")
 
 
-def import_supernode_program() -> Any:
-    """Flower's module with the command ``flower-supernode``."""
+def _import_supernode_program() -> Any:
     # An import statement would give a function: its package exports one of the same name.
     return importlib.import_module("flwr.supernode.cli.flower_supernode")
 

@@ -35,8 +35,9 @@ def internals_used(source: str) -> Iterator[str]:
 
 
 PRIVATE_ATTRIBUTES = {
-    *("_content", "_data", "_error", "_metadata", "_lifespan", "_registered_funcs"),
+    *("_call", "_content", "_data", "_error", "_metadata", "_lifespan", "_registered_funcs"),
     *("_created_at", "_delivered_at", "_dst_node_id", "_dst_task_id", "_message_id", "_reply_to_message_id"),
+    *("_init_connection", "_parse_supernode_lifespan_config", "_pull_and_store_message"),
     *("_src_node_id", "_src_task_id", "_ttl", "_task_id", "_run_id", "_node_id"),
 }
 

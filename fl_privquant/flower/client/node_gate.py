@@ -28,13 +28,12 @@ Flower has no public interface for this: see :mod:`fl_privquant.flower._flower_i
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import ERROR, INFO
 from typing import Any, Final
 
@@ -46,15 +45,16 @@ from fl_privquant.flower._flower_internals import (
     RunNotRunningException,
     get_all_nested_objects,
     get_object_tree,
-    import_supernode_loop,
-    import_supernode_program,
     inflate_object_from_contents,
     iterate_object_tree,
     log,
     pull_objects,
     push_objects,
+    read_supernode_arguments,
     remove_content_from_message,
+    run_supernode,
     set_message_id,
+    start_app,
 )
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.protocol import RECORD_PAYLOAD, is_request
@@ -285,10 +285,9 @@ class _GatedConnection:
         _set_object_id(message)
         tree = get_object_tree(message)
         contents = {object_id: part.deflate() for object_id, part in get_all_nested_objects(message).items()}
-        loop = import_supernode_loop()
         factory = self._settings["state_factory"]
         state, store = factory.state(), factory.objectstore_factory.store()
-        started = loop._pull_and_store_message(
+        started = start_app(
             state=state,
             object_store=store,
             node_config={**self._settings["node_config"], NODE_TOKEN: self._token},
@@ -359,28 +358,17 @@ def start_supernode(arguments: Sequence[str]) -> None:
     InvalidSpecError
         The node's configuration does not say what may leave the node.
     """
-    program = import_supernode_program()
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write(_HELP)
-    loop = import_supernode_loop()
     sys.argv = ["flower-supernode", *arguments]
-    settings = program._parse_supernode_lifespan_config()
+    settings = read_supernode_arguments()
     # Before anything is started, which would go on if the configuration were refused later.
     gate = NodeGate(settings.node_config)
-    limits = gate.limits()
-    start, connect, token = loop.start_client_internal, loop._init_connection, secrets.token_hex(16)
+    limits, token = gate.limits(), secrets.token_hex(16)
 
-    def start_gated(**given: Any) -> None:
-        @contextlib.contextmanager
-        def connect_gated(*args: Any, **kwargs: Any) -> Iterator[Sequence[Any]]:
-            with connect(*args, **kwargs) as connection:
-                yield connection[0], _GatedConnection(gate, token, given, connection).serve, *connection[2:]
-
-        loop._init_connection = connect_gated
+    def gate_connection(given: Mapping[str, Any], connection: Sequence[Any]) -> Sequence[Any]:
         for line in limits:
             log(INFO, "fl-privquant supernode: %s", line)
-        start(**given)
+        return connection[0], _GatedConnection(gate, token, given, connection).serve, *connection[2:]
 
-    program._parse_supernode_lifespan_config = lambda: settings
-    program.start_client_internal = start_gated
-    program.flower_supernode()
+    run_supernode(settings, gate_connection)

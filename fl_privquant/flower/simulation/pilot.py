@@ -29,6 +29,7 @@ from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError, one_l
 from fl_privquant.flower._flower_internals import (
     get_fused_config_from_dir,
     get_project_config,
+    has_client_function,
     load_app,
     parse_config_args,
     remove_mods,
@@ -245,7 +246,7 @@ def read_app(folder: Path, run_config: str) -> tuple[ServerApp, ClientApp, dict[
         raise InvalidSpecError("app", folder, f"cannot be read ({reason})") from error
     if not isinstance(server, ServerApp) or not isinstance(client, ClientApp):
         raise InvalidSpecError("app", folder, "names no ServerApp and ClientApp as its components")
-    if client._call is not None:
+    if has_client_function(client):
         raise InvalidSpecError(
             "app",
             MISSING,
