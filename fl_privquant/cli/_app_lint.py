@@ -8,19 +8,20 @@ from pathlib import Path
 from fl_privquant.cli.layout import output_console, print_sentence
 from fl_privquant.errors import pluralize
 from fl_privquant.flower.lint import lint_app
+from fl_privquant.statement import Relation
 
 EXIT_FINDINGS = 1
 """The exit code if an app does not have the privacy that it claims."""
 
 
-def lint_and_print(folder: Path, run_config: str = "") -> int:
+def lint_and_print(folder: Path, run_config: str, relation: Relation) -> int:
     """Print what is wrong with an app's privacy; return 1 if there are errors, and 0 otherwise."""
     # The app's own strategy would log its settings.
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        findings = lint_app(folder, run_config)
+        findings = lint_app(folder, run_config, relation)
     finally:
         logger.setLevel(level)
     console = output_console()

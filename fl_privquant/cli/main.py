@@ -374,11 +374,13 @@ def lint_command(
     run_config: Annotated[
         str, typer.Option(help="Values for keys of the app's own config, as for flwr run.")
     ] = "",
+    relation: options.StatedRelation = Relation.REPLACE_ONE,
 ) -> None:
     """Say what the privacy of a Flower app really is, without training; exit code 1 if it is not private."""
     from fl_privquant.cli import _app_lint
+    from fl_privquant.planning.run_limits import check_target_relation
 
-    raise typer.Exit(_app_lint.lint_and_print(folder, run_config))
+    raise typer.Exit(_app_lint.lint_and_print(folder, run_config, check_target_relation(relation)))
 
 
 def _plot_distribution(console: Console, mechanism: Mechanism, path: Path) -> None:

@@ -46,6 +46,9 @@ from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 
 _DELTA = 1e-5
+# With a larger δ an update may be told as it is.
+_MAX_DELTA = 0.01
+_KNOWN_MODULES = ("flwr.", "fl_privquant.")
 # The target of the plan that is suggested.
 _USUAL_EPSILON = 8.0
 # Nodes that a server finds which waits for some; none of them is asked to train.
@@ -97,6 +100,8 @@ class AppParts:
     rounds: int = 1
     """How many rounds the strategy is started for."""
     client: ClientApp | None = None
+    relation: Relation = Relation.REPLACE_ONE
+    """The neighboring relation that is stated first, and in which plans are suggested."""
 
     @cached_property
     def mods(self) -> list[Any]:
@@ -109,7 +114,7 @@ class AppParts:
         return list(strategy_stack(self.strategy))
 
 
-def lint_app(folder: Path, run_config: str = "") -> list[Finding]:
+def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.REPLACE_ONE) -> list[Finding]:
     """What is wrong with the privacy of the Flower app in a folder; errors first.
 
     Parameters
@@ -119,6 +124,8 @@ def lint_app(folder: Path, run_config: str = "") -> list[Finding]:
         starts a strategy.
     run_config
         Values for keys of the app's own config, as for ``flwr run``.
+    relation
+        The neighboring relation to state first; the other one is stated beside it.
 
     Raises
     ------
@@ -132,7 +139,7 @@ def lint_app(folder: Path, run_config: str = "") -> list[Finding]:
         return legacy
     server, client, config = read_app(folder, run_config)
     strategy, rounds = _capture_strategy(server, client, Federation(_NODES, run_config=config))
-    return lint_parts(AppParts(sources, strategy, rounds, client))
+    return lint_parts(AppParts(sources, strategy, rounds, client, relation))
 
 
 def lint_parts(app: AppParts) -> list[Finding]:
@@ -171,17 +178,18 @@ def local_statement(mod: LocalDpMod, relation: Relation) -> PrivacyStatement:
 
 def local_deviation(mod: LocalDpMod) -> float:
     """The standard deviation of the noise that Flower's ``LocalDpMod`` adds to each parameter."""
-    if not (mod.epsilon > 0.0 and mod.delta > 0.0):
-        return 0.0 if mod.delta > 0.0 else math.inf
     return float(mod.sensitivity) * math.sqrt(2.0 * math.log(1.25 / mod.delta)) / float(mod.epsilon)
 
 
 def _ours(app: AppParts) -> str:
     """The lines of this package that protect the app."""
     clients = max([getattr(part, "min_train_nodes", 0) for part in app.strategies] + [_NODES])
-    target = PrivacyStatement(_USUAL_EPSILON, _DELTA, Unit.TOTAL, StatedView(ViewKind.AGGREGATE))
+    view, relation = StatedView(ViewKind.AGGREGATE), app.relation
+    target = PrivacyStatement(_USUAL_EPSILON, _DELTA, Unit.TOTAL, view, relation)
+    other = "" if relation is Relation.REPLACE_ONE else f', relation="{relation}"'
     return (
-        f"plan = pq.Target({_USUAL_EPSILON:g}, rounds={app.rounds}, num_clients={clients}).plan(dimension); "
+        f"plan = pq.Target({_USUAL_EPSILON:g}, rounds={app.rounds}, num_clients={clients}{other})"
+        ".plan(dimension); "
         "PrivQuantStrategy(strategy, plan) on the server, and PrivQuantMod(**plan.client_limits, "
         f"secure_aggregation=True) on the client: {target.brief}, certified"
     )
@@ -192,7 +200,8 @@ def _check_protection(app: AppParts) -> Iterator[Finding]:
     by_server = any(isinstance(part, protects) for part in app.strategies)
     if not by_server and not any(isinstance(mod, (LocalDpMod, PrivQuantMod)) for mod in app.mods):
         name = "no strategy" if app.strategy is None else type(app.strategy).__name__
-        yield Finding(name, "every update is sent as it is, and nothing hides any client", _ours(app))
+        problem = "every update is sent as it is, and nothing that is known here hides any client"
+        yield Finding(name, problem, _ours(app))
 
 
 def _check_local_mods(app: AppParts) -> Iterator[Finding]:
@@ -201,6 +210,10 @@ def _check_local_mods(app: AppParts) -> Iterator[Finding]:
             continue
         names = ("clipping_norm", "sensitivity", "epsilon", "delta")
         place = f"LocalDpMod({', '.join(f'{name}={getattr(mod, name):g}' for name in names)})"
+        if not (mod.epsilon > 0.0 and 0.0 < mod.delta <= _MAX_DELTA):
+            problem = f"it promises nothing without an ε above 0 and a δ above 0 and up to {_MAX_DELTA:g}"
+            yield Finding(place, problem, _ours(app))
+            continue
         sigma = local_deviation(mod)
         if not 0.0 < sigma < math.inf:
             yield Finding(place, f"its noise has σ = {sigma:g}", _ours(app))
@@ -208,7 +221,8 @@ def _check_local_mods(app: AppParts) -> Iterator[Finding]:
         zero_out, replace_one = (
             local_statement(mod, relation) for relation in (Relation.ZERO_OUT, Relation.REPLACE_ONE)
         )
-        told = f"its noise has σ = {sigma:.2g}, so an update costs {replace_one.brief}, or {zero_out.brief}"
+        first, second = sorted((replace_one, zero_out), key=lambda cost: cost.relation is not app.relation)
+        told = f"its noise has σ = {sigma:.2g}, so an update costs {first.brief}, or {second.brief}"
         if zero_out.epsilon > _SAME * mod.epsilon:
             remedy = (
                 f"sensitivity={2.0 * mod.clipping_norm:g}, as two updates may differ by two clipping norms"
@@ -224,15 +238,15 @@ def _check_fixed_clipping(app: AppParts) -> Iterator[Finding]:
         if not isinstance(strategy, _FIXED):
             continue
         place, z = type(strategy).__name__, float(strategy.noise_multiplier)
-        if z == 0.0:
-            yield Finding(place, "a noise_multiplier of 0 adds no noise", _ours(app))
+        if not 0.0 < z < math.inf:
+            yield Finding(place, f"a noise_multiplier of {z:g} adds no noise that hides anybody", _ours(app))
             continue
         accountant = strategy.accountant
         delta = _DELTA if accountant is None else accountant.config.target_delta
-        stated = [
-            central_statement(z, app.rounds, relation, delta)
-            for relation in (Relation.ADD_REMOVE, Relation.REPLACE_ONE)
-        ]
+        relations = [Relation.ADD_REMOVE, Relation.REPLACE_ONE]
+        if app.relation is Relation.REPLACE_ONE:
+            relations.reverse()
+        stated = [central_statement(z, app.rounds, relation, delta) for relation in relations]
         costs = (
             f"{app.rounds} rounds cost {stated[0].brief}, or {stated[1].brief}, if all clients weigh the same"
         )
@@ -393,21 +407,19 @@ def _legacy_findings(sources: dict[str, ast.Module]) -> Iterator[Finding]:
 class _StrategyStarted(BaseException):
     """Ends the server when it starts its strategy. No app catches it as an error."""
 
-    def __init__(self, strategy: Strategy, rounds: int) -> None:
-        super().__init__()
-        self.strategy, self.rounds = strategy, rounds
-
 
 def _capture_strategy(
     server: ServerApp, client: ClientApp, federation: Federation
 ) -> tuple[Strategy | None, int]:
     """The strategy that a server starts, and for how many rounds; None if it has a loop of its own."""
     signature = inspect.signature(Strategy.start)
+    started: list[tuple[Strategy | None, int]] = []
 
     def stop(self: Strategy, grid: Grid, *arguments: Any, **named: Any) -> NoReturn:
         given = signature.bind(self, grid, *arguments, **named)
         given.apply_defaults()
-        raise _StrategyStarted(self, int(given.arguments["num_rounds"]))
+        started.append((self, int(given.arguments["num_rounds"])))
+        raise _StrategyStarted
 
     def main(grid: Grid, context: Context) -> None:
         server(UntilTrainingGrid(grid), context)
@@ -415,17 +427,17 @@ def _capture_strategy(
     try:
         with ExitStack() as patched:
             for kind in _subclasses(Strategy):
-                if "start" in vars(kind):
+                # The app's own strategies may start those that they wrap, or those that they extend.
+                if "start" in vars(kind) and kind.__module__.startswith(_KNOWN_MODULES):
                     patched.enter_context(mock.patch.object(kind, "start", stop))
             InlineEngine().run(make_server(main), client, federation)
-    except _StrategyStarted as started:
-        return started.strategy, started.rounds
-    except (FirstModelSent, PrivQuantError):
-        return None, 1
-    except Exception as error:  # an app may fail in any way
-        reason = f"{type(error).__name__}: {one_line(error)}"
-        raise InvalidSpecError("app", MISSING, f"fails before it starts a strategy ({reason})") from error
-    return None, 1
+    except (_StrategyStarted, FirstModelSent, PrivQuantError):
+        pass
+    except (Exception, SystemExit) as error:  # an app may fail in any way
+        if not started:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise InvalidSpecError("app", MISSING, f"fails before it starts a strategy ({reason})") from error
+    return started[0] if started else (None, 1)
 
 
 def _subclasses(kind: type) -> Iterator[type]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +43,31 @@ from fl_privquant.flower import *
 
 app = ServerApp()
 
+class Delegating(FedAvg):
+    # A wrapper of the user's, whose loop is that of the strategy inside.
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def start(self, *arguments, **named):
+        return self.inner.start(*arguments, **named)
+
+class Quiet(Delegating):
+    # One that catches everything.
+    def start(self, *arguments, **named):
+        try:
+            return super().start(*arguments, **named)
+        except BaseException:
+            return None
+
+class Endless(FedAvg):
+    # One that wraps itself.
+    def __init__(self):
+        super().__init__()
+        self.strategy = self
+
+class Renamed(DifferentialPrivacyServerSideFixedClipping):
+    pass
 def config(population):
     return PrivacyConfig(
         target_delta=1e-5,
@@ -270,3 +297,67 @@ def test_a_folder_without_an_app_is_refused(tmp_path: Path) -> None:
 def test_a_server_that_fails_says_so(make_app: MakeApp) -> None:
     with pytest.raises(InvalidSpecError, match=r"before it starts a strategy .*ZeroDivisionError"):
         lint_app(make_app("1 / 0"))
+
+
+@pytest.mark.parametrize("kind", ["Delegating({})", "Quiet({})", "{}"])
+def test_a_wrapper_around_or_below_flowers_is_seen_through(make_app: MakeApp, kind: str) -> None:
+    renamed = WRAPPED.format("").replace("DifferentialPrivacyServerSideFixedClipping", "Renamed")
+    (finding,) = errors(lint_app(make_app(kind.format(renamed))))
+    assert finding.place == "Renamed"
+    assert "7 rounds cost" in finding.problem
+
+
+def test_a_strategy_that_wraps_itself_is_read_once(make_app: MakeApp) -> None:
+    (finding,) = lint_app(make_app("Endless()"))
+    assert finding.place == "Endless"
+
+
+@pytest.mark.parametrize("z", ["float('nan')", "0.0", "float('inf')"])
+def test_a_noise_multiplier_that_is_none_has_no_epsilon(make_app: MakeApp, z: str) -> None:
+    (finding,) = errors(lint_app(make_app(WRAPPED.format("").replace(" z,", f" {z},"))))
+    assert "adds no noise that hides anybody" in finding.problem
+    assert math.isinf(central_statement(math.nan, 1, Relation.ADD_REMOVE).epsilon)
+
+
+@pytest.mark.parametrize("arguments", ["1.0, 2.0, 0.0, 1e-5", "1.0, 2.0, 1.0, 0.0", "1.0, 2.0, 1.0, 1.5"])
+def test_a_mod_for_an_epsilon_or_delta_that_promises_nothing_is_an_error(
+    make_app: MakeApp, arguments: str
+) -> None:
+    """A mod in a variable, around the training alone: with these values its formula gives any noise."""
+    client = CLIENT.replace("mods=[{mods}]", "").replace(
+        "@app.train()", f"several = [LocalDpMod({arguments})]\n\n@app.train(mods=several)"
+    )
+    (finding,) = errors(lint_app(make_app(client=client)))
+    assert "it promises nothing" in finding.problem
+
+
+def test_the_relation_that_is_asked_for_comes_first_and_the_other_beside_it(make_app: MakeApp) -> None:
+    folder = make_app(WRAPPED.format(""), mods="LocalDpMod(1.0, 1e-4, 10.0, 1e-5)")
+    for relation, others in (("zero-out", ("zero-out", "add-remove")), ("replace-one", ("replace-one",) * 2)):
+        shown = CliRunner().invoke(command, ["lint", str(folder), "--relation", relation])
+        assert shown.exit_code == 1
+        costs = re.findall(
+            r"costs? ε = [^)]*?([\w-]+)\), or ε = [^)]*?([\w-]+)\)", " ".join(shown.output.split())
+        )
+        assert [first for first, _ in costs] == list(others)
+        assert all((first == "replace-one") != (second == "replace-one") for first, second in costs)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("pyproject.toml", "[project", "TOMLDecodeError"),
+        ("pyproject.toml", "[project]\nname = 'x'\nversion = '1'\n", r"Missing \[tool.flwr.app\]"),
+        ("{name}/server.py", "def (:", "SyntaxError"),
+        ("{name}/unused.py", "def (:", "SyntaxError"),
+        ("{name}/server.py", "", "attribute"),
+        ("{name}/server.py", "import sys; sys.exit(0)", "SystemExit: 0"),
+        ("{name}/server.py", SERVER.format(strategy="__import__('sys').exit(0)"), "SystemExit: 0"),
+    ],
+)
+def test_an_app_that_cannot_be_read_never_passes(make_app: MakeApp, file: str, text: str, told: str) -> None:
+    folder = make_app()
+    (name,) = (path.name for path in folder.iterdir() if path.is_dir())
+    (folder / file.format(name=name)).write_text(text)
+    with pytest.raises(InvalidSpecError, match=told):
+        lint_app(folder)

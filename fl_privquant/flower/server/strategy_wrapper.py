@@ -91,8 +91,10 @@ class StrategyWrapper(Strategy):
 
 
 def strategy_stack(strategy: Any) -> Iterator[Strategy]:
-    """The strategy and those that it wraps, from the outside in."""
-    while isinstance(strategy, Strategy):
+    """The strategy and those that it wraps, from the outside in; one that wraps itself comes once."""
+    seen: list[Strategy] = []
+    while isinstance(strategy, Strategy) and strategy not in seen:
+        seen.append(strategy)
         yield strategy
         strategy = getattr(strategy, "strategy", None)
 

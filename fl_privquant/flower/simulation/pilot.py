@@ -239,9 +239,9 @@ def read_app(folder: Path, run_config: str) -> tuple[ServerApp, ClientApp, dict[
         components = get_project_config(folder)["tool"]["flwr"]["app"]["components"]
         config = get_fused_config_from_dir(folder, _parse_config(run_config))
         server, client = (
-            load_app(components[part], InvalidSpecError, folder) for part in ("serverapp", "clientapp")
+            load_app(components[part], LookupError, folder) for part in ("serverapp", "clientapp")
         )
-    except Exception as error:  # a module of the user's may fail in any way
+    except (Exception, SystemExit) as error:  # a module of the user's may fail in any way
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise InvalidSpecError("app", folder, f"cannot be read ({reason})") from error
     if not isinstance(server, ServerApp) or not isinstance(client, ClientApp):

@@ -53,14 +53,15 @@ def gaussian_separation(epsilon: float, delta: float) -> float:
 def gaussian_epsilon(separation: float, delta: float) -> float:
     """The least epsilon, rounded up in the 12th digit, with which a pair of that separation has ``delta``.
 
-    Infinite where ``delta`` is not above 0: the loss of normal noise has no largest value.
+    Infinite where ``delta`` is not above 0: the loss of normal noise has no largest value. Infinite, too,
+    where the separation is not a number: what is not known is not private.
 
     >>> round(gaussian_epsilon(1.0, 0.126937), 5)
     1.0
     """
     if separation == 0.0 or gaussian_delta(separation, 0.0) <= delta:
         return 0.0
-    if delta <= 0.0:
+    if delta <= 0.0 or math.isnan(separation):
         return math.inf
     return _turning_point(lambda epsilon: gaussian_delta(separation, epsilon) > delta)[1]
 
