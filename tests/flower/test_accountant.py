@@ -119,9 +119,57 @@ def test_a_damaged_or_foreign_state_is_refused_and_changes_nothing(key, value):
     assert spent.get_epsilon(DELTA) == accountant(2.0).get_epsilon(DELTA)
 
 
-def test_amplification_is_refused_with_a_remedy():
-    with pytest.raises(InvalidSpecError, match="NO_AMPLIFICATION"):
-        accountant(sampling=SamplingMethod.POISSON)
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+SECRET = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON
+
+
+def sampled(made, method, relation, multiplier, count):
+    """An accountant for rounds of 10 of 1000 clients that are drawn in secret."""
+    counted = made(PrivacyConfig(1e-6, 1000, relation, method))
+    counted.compose(GaussianPrivacyEvent(multiplier, 10, 1000), count)
+    return counted
+
+
+def test_secret_sampling_is_counted_by_the_distribution_of_the_loss():
+    """Google's accountant has the same figure, and Flower's a larger one."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    ours, theirs = (sampled(made, *SECRET[::-1], 1.2, 100) for made in (GaussianAccountant, RdpAccountant))
+    numerical = PLDAccountant(value_discretization_interval=1e-3)
+    numerical.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.2)), 100)
+    assert ours.get_epsilon(1e-6) == pytest.approx(numerical.get_epsilon(1e-6), rel=0.01)
+    assert ours.get_epsilon(1e-6) < 0.6 * theirs.get_epsilon(1e-6)
+    assert ours.get_epsilon(1e-6) < ours.replace_one_epsilon(1e-6) < 2.0 * ours.get_epsilon(1e-6)
+    assert ours.get_delta(ours.get_epsilon(1e-6)) == pytest.approx(1e-6, rel=0.01)
+    assert ours.get_privacy_spent().accounting_method == "pld"
+
+
+def test_a_replaced_client_moves_the_sum_by_two_clipping_norms():
+    """Flower's accountant takes the distance itself for one clipping norm, so that half the noise compares."""
+    ours, theirs = (
+        sampled(made, SamplingMethod.WITHOUT_REPLACEMENT, REPLACE_ONE, multiplier, 10)
+        for made, multiplier in ((GaussianAccountant, 3.0), (RdpAccountant, 1.5))
+    )
+    poisson = sampled(GaussianAccountant, *SECRET[::-1], 1.5, 10)
+    assert ours.get_epsilon(1e-6) < theirs.get_epsilon(1e-6)
+    assert ours.get_epsilon(1e-6) == pytest.approx(poisson.get_epsilon(1e-6), rel=0.1)
+    assert ours.relation == REPLACE_ONE.value
+    assert ours.get_epsilon(1e-6) == ours.replace_one_epsilon(1e-6)
+
+
+def test_what_is_not_a_number_of_that_kind_is_refused():
+    spent = accountant(2.0)
+    for ask in (
+        lambda: spent.would_exceed(release(), max_epsilon=True),
+        lambda: spent.get_delta(True),
+        lambda: spent.get_epsilon(True),
+        lambda: spent.would_exceed(release()),
+    ):
+        with pytest.raises(InvalidSpecError, match=r"^(max_)?epsilon|^delta"):
+            ask()
+    assert spent.num_releases == 1
+    assert GaussianAccountant(PrivacyConfig(1e-6, 1000, *SECRET)).get_epsilon(1e-6) == 0.0
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5])

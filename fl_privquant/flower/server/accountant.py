@@ -4,17 +4,20 @@ Flower's ``DifferentialPrivacy…FixedClipping`` strategies take an accountant. 
 Rényi divergences, which overstates epsilon. Gaussian releases compose in closed form, so no bound is needed:
 releases with noise multipliers z_1, z_2, ... are together as private as one release with the noise multiplier
 (sum of 1 / z_t^2)^(-1/2), and the epsilon of that one is known exactly
-(:mod:`fl_privquant.privacy_loss.additive.gaussian`).
+(:mod:`fl_privquant.privacy_loss.additive.gaussian`). Where Flower's configuration says that clients are drawn
+in secret, losses are composed as distributions instead.
 
-Every epsilon here is for whole clients, and for the neighboring relation add-or-remove-one of Flower's
-configuration: the clipped sum moves by the clipping norm C. The rest of this package states *replace-one*,
-which moves it by 2C; :meth:`GaussianAccountant.replace_one_epsilon` gives that one as well.
+Every epsilon here is for whole clients, and for the neighboring relation of Flower's configuration. For
+Flower's wrappers that is add-or-remove-one: the clipped sum moves by the clipping norm C. Under *replace-one*,
+the default in the rest of this package, it moves by 2C; :meth:`GaussianAccountant.replace_one_epsilon` gives
+that one as well.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -35,11 +38,21 @@ from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.flower._flower_internals import PrivacyBudgetExhausted
 from fl_privquant.flower.server.strategy_wrapper import Aggregate, StrategyWrapper
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta, gaussian_epsilon
+from fl_privquant.privacy_loss.additive.sampled_gaussian import sampled_gaussian_losses
+from fl_privquant.privacy_loss.amplification import curve_of, subsampled_loss
+from fl_privquant.privacy_loss.closed_forms import NOT_PRIVATE
+from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
+from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 
-_METHOD = "gaussian-exact"
+_EXACT, _COMPOSED = "gaussian-exact", "pld"
 _STATE_VERSION = 1
+# Points of the curve of a release that is amplified by sampling without replacement.
+_CURVE_POINTS = 160
+# How exactly a delta is searched where there is no closed form, as a factor, and the least that is searched.
+_DELTA_FACTOR, _MIN_DELTA = 1.001, 1e-30
 
+_Releases = list[tuple[GaussianPrivacyEvent, int]]
 AdaptiveClipping = (
     DifferentialPrivacyServerSideAdaptiveClipping | DifferentialPrivacyClientSideAdaptiveClipping
 )
@@ -51,13 +64,10 @@ class GaussianAccountant:
     Parameters
     ----------
     config
-        Flower's configuration. Its sampling method must be ``NO_AMPLIFICATION``, which holds for every way of
-        sampling clients, and which Flower's wrappers require.
-
-    Raises
-    ------
-    InvalidSpecError
-        If the configuration claims amplification by sampling.
+        Flower's configuration. The sampling method ``NO_AMPLIFICATION`` holds for every way of sampling
+        clients, and Flower's wrappers require it: then figures are exact. With ``POISSON`` or
+        ``WITHOUT_REPLACEMENT`` they are upper bounds, by the distribution of the privacy loss, against those
+        who do not learn which clients took part.
 
     Examples
     --------
@@ -75,13 +85,6 @@ class GaussianAccountant:
     """
 
     def __init__(self, config: PrivacyConfig) -> None:
-        if config.sampling_method is not SamplingMethod.NO_AMPLIFICATION:
-            raise InvalidSpecError(
-                "sampling_method",
-                config.sampling_method.value,
-                "is not counted by GaussianAccountant",
-                "set SamplingMethod.NO_AMPLIFICATION, which is valid for every way of sampling clients",
-            )
         self._config = config
         self._releases: list[tuple[GaussianPrivacyEvent, int]] = []
 
@@ -95,29 +98,47 @@ class GaussianAccountant:
         """Number of releases counted so far."""
         return sum(count for _, count in self._releases)
 
+    @property
+    def method(self) -> str:
+        """How releases are counted: ``gaussian-exact``, or ``pld`` if sampling amplifies."""
+        return _COMPOSED if self._amplified else _EXACT
+
+    @property
+    def relation(self) -> Relation:
+        """The neighboring relation of all figures, unless a method says otherwise."""
+        replaces = self._config.neighboring_relation is NeighboringRelation.REPLACE_ONE
+        return Relation.REPLACE_ONE if replaces else Relation.ADD_REMOVE
+
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Count ``count`` releases of one kind."""
         self._check(event, count)
         self._releases.append((event, count))
 
     def get_epsilon(self, delta: float) -> float:
-        """The exact epsilon of all releases at ``delta``, for add-or-remove-one, rounded up."""
-        return gaussian_epsilon(self._separation(), _check_delta(delta))
+        """The epsilon of all releases at ``delta``, for the configured relation, rounded up."""
+        return self._epsilon(_check_delta(delta), self.relation, self._releases)
 
     def replace_one_epsilon(self, delta: float) -> float:
-        """The exact epsilon of all releases at ``delta``, for the relation replace-one, rounded up."""
-        return gaussian_epsilon(2.0 * self._separation(), _check_delta(delta))
+        """The epsilon of all releases at ``delta``, for the relation replace-one, rounded up."""
+        return self._epsilon(_check_delta(delta), Relation.REPLACE_ONE, self._releases)
 
     def get_delta(self, epsilon: float) -> float:
-        """The exact delta of all releases at ``epsilon``, for add-or-remove-one, rounded up."""
-        if not 0.0 <= epsilon < math.inf:
+        """The delta of all releases at ``epsilon``, for the configured relation, rounded up."""
+        if isinstance(epsilon, bool) or not 0.0 <= epsilon < math.inf:
             raise InvalidSpecError("epsilon", epsilon, "must be a finite number of at least 0")
-        return min(gaussian_delta(self._separation(), epsilon), 1.0)
+        if not self._amplified:
+            return min(gaussian_delta(_separation(self._releases), epsilon), 1.0)
+        low, high = _MIN_DELTA, 1.0
+        while high > _DELTA_FACTOR * low:
+            middle = math.sqrt(low * high)
+            within = self._epsilon(middle, self.relation, self._releases) <= epsilon
+            low, high = (low, middle) if within else (middle, high)
+        return high
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """What all releases have cost, at ``delta`` or at the configured one."""
         at = self._config.target_delta if delta is None else delta
-        return PrivacySpent(self.get_epsilon(at), at, self.num_releases, _METHOD)
+        return PrivacySpent(self.get_epsilon(at), at, self.num_releases, self.method)
 
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
@@ -125,20 +146,21 @@ class GaussianAccountant:
         """Whether further releases would exceed ``max_epsilon``, or the configured limit. Counts nothing."""
         self._check(event, count)
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
-        if limit is None or not 0.0 < limit < math.inf:
+        if limit is None or isinstance(limit, bool) or not 0.0 < limit < math.inf:
             raise InvalidSpecError(
                 "max_epsilon",
                 limit,
                 "must be a finite number above 0",
                 "set it here or in PrivacyConfig(max_epsilon=...)",
             )
-        return gaussian_epsilon(self._separation([(event, count)]), self._config.target_delta) > limit
+        releases = [*self._releases, (event, count)]
+        return self._epsilon(self._config.target_delta, self.relation, releases) > limit
 
     def state_dict(self) -> dict[str, object]:
         """The configuration and all releases, as plain values for JSON."""
         return {
             "version": _STATE_VERSION,
-            "method": _METHOD,
+            "method": self.method,
             "config": _config_values(self._config),
             "releases": [
                 [event.noise_multiplier, event.sample_size, event.population_size, count]
@@ -156,13 +178,13 @@ class GaussianAccountant:
             before is then kept.
         """
         for key, expected in (
-            ("method", _METHOD),
+            ("method", self.method),
             ("version", _STATE_VERSION),
             ("config", _config_values(self._config)),
         ):
             if state.get(key) != expected:
                 raise InvalidSpecError(
-                    "state", MISSING, f"its {key} is {state.get(key)!r}, expected {expected!r}"
+                    "state", MISSING, f"its {key} {state.get(key)!r} does not match {expected!r}"
                 )
         releases: Any = state.get("releases")
         try:
@@ -176,11 +198,20 @@ class GaussianAccountant:
             self._check(event, count)
         self._releases = loaded
 
-    def _separation(self, further: Iterable[tuple[GaussianPrivacyEvent, int]] = ()) -> float:
-        """Distance, in standard deviations, between the outputs with and without one client."""
-        return math.sqrt(
-            math.fsum(count / event.noise_multiplier**2 for event, count in [*self._releases, *further])
-        )
+    @property
+    def _amplified(self) -> bool:
+        return self._config.sampling_method is not SamplingMethod.NO_AMPLIFICATION
+
+    def _epsilon(self, delta: float, relation: Relation, releases: _Releases) -> float:
+        if not self._amplified:
+            return gaussian_epsilon(relation.distance * _separation(releases), delta)
+        if not releases:
+            return 0.0
+        poisson = self._config.sampling_method is SamplingMethod.POISSON
+        losses = [_sampled_losses(event, relation, poisson) for event, _ in releases]
+        counts = [count for _, count in releases]
+        orders = [list(map(Part, order, counts)) for order in zip(*losses, strict=True)]
+        return max(compose_epsilon(parts, delta).epsilon for parts in orders)
 
     def _check(self, event: GaussianPrivacyEvent, count: int) -> None:
         if event.population_size != self._config.population_size:
@@ -265,8 +296,8 @@ class AccountedAdaptiveClipping(StrategyWrapper):
                 spent.delta,
                 Unit.TOTAL,
                 StatedView(ViewKind.CENTRAL),
-                relation=Relation.ADD_REMOVE,
-                method=_METHOD,
+                relation=self.accountant.relation,
+                method=self.accountant.method,
             )
             raise PrivacyBudgetExhausted(
                 f"The next release would exceed max_epsilon = {limit:g}. Spent so far: {statement}."
@@ -289,8 +320,27 @@ class AccountedAdaptiveClipping(StrategyWrapper):
             )
 
 
+def _separation(releases: _Releases) -> float:
+    """Distance, in standard deviations, between the outputs with and without one client."""
+    return math.sqrt(math.fsum(count / event.noise_multiplier**2 for event, count in releases))
+
+
+@lru_cache(maxsize=64)
+def _sampled_losses(
+    event: GaussianPrivacyEvent, relation: Relation, poisson: bool
+) -> tuple[PrivacyLoss, ...]:
+    """The loss of a release whose clients are drawn in secret, for each order of the neighbors."""
+    separation, rate = 1.0 / event.noise_multiplier, event.sample_size / event.population_size
+    if poisson:
+        return sampled_gaussian_losses(separation, rate, relation)
+    # Of a fixed number of clients one is replaced by another, whatever the configuration says.
+    replaced = Relation.REPLACE_ONE.distance * separation
+    curve = curve_of(lambda delta: gaussian_epsilon(replaced, delta), math.inf, _CURVE_POINTS)
+    return (NOT_PRIVATE if curve is None else subsampled_loss(curve, rate),)
+
+
 def _check_delta(delta: float) -> float:
-    if not 0.0 < delta < 1.0:
+    if isinstance(delta, bool) or not 0.0 < delta < 1.0:
         raise InvalidSpecError("delta", delta, "must be above 0 and below 1")
     return delta
 
