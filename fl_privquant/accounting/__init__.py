@@ -14,6 +14,7 @@ from fl_privquant.accounting.accountant import (
     coordinate_statement,
     round_statement,
     statement_levels,
+    unit_statement,
 )
 from fl_privquant.accounting.aggregation import Aggregation, PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.accounting.audit import EmpiricalBound, bound_of_outputs, empirical_bound
@@ -55,4 +56,5 @@ __all__ = [
     "guessing_bound",
     "round_statement",
     "statement_levels",
+    "unit_statement",
 ]

@@ -283,14 +283,15 @@ def coordinate_statement(mechanism: Mechanism) -> PrivacyStatement:
     return dataclasses.replace(mechanism.statement, assumptions=assumptions)
 
 
-def _unit_statement(release: Release) -> PrivacyStatement:
+def unit_statement(
+    mechanism: Mechanism, relation: Relation = Relation.REPLACE_ONE, dimension: int = 1
+) -> PrivacyStatement:
     """What one coordinate costs (the whole update, if that is encoded at once), at the mechanism's delta."""
-    mechanism = release.mechanism
-    if release.relation is Relation.REPLACE_ONE:
-        return coordinate_statement(mechanism)
-    dimension = release.dimension if mechanism.encodes_whole_updates else 1
-    single = dataclasses.replace(release, dimension=dimension, norms=NO_NORMS)
-    return Accountant([single]).statement(mechanism.delta, Unit(mechanism.unit))
+    if relation is Relation.REPLACE_ONE or math.isinf(mechanism.epsilon):
+        return dataclasses.replace(coordinate_statement(mechanism), relation=relation)
+    units = dimension if mechanism.encodes_whole_updates else 1
+    release = Release(mechanism, units, relation=relation)
+    return Accountant([release]).statement(mechanism.delta, Unit(mechanism.unit))
 
 
 def round_statement(release: Release, delta: float) -> PrivacyStatement:
@@ -306,7 +307,7 @@ def statement_levels(release: Release, rounds: int, delta: float) -> list[Privac
     """
     local = release.with_view(LOCAL)
     views = [local] if release.view.is_local else [local, release]
-    levels = [_unit_statement(local)]
+    levels = [unit_statement(release.mechanism, release.relation, release.dimension)]
     levels += [round_statement(seen, delta) for seen in views]
     return levels + [Accountant({seen: rounds}).statement(delta) for seen in views]
 

@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fl_privquant.accounting import PrivacyStatement, Relation, RunRequirements, SecureSum, Unit, ViewKind
+from fl_privquant.accounting import (
+    PrivacyStatement,
+    Relation,
+    RunRequirements,
+    SecureSum,
+    Unit,
+    ViewKind,
+    unit_statement,
+)
 from fl_privquant.cli.comparison import ComparisonRow, StuckSearch
 from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
 from fl_privquant.cli.program import name_options
@@ -25,10 +33,14 @@ def format_epsilon(epsilon: float) -> str:
     return PrivacyStatement(epsilon, 0.0, Unit.COORDINATE).brief
 
 
-def print_mechanism(console: Console, mechanism: Mechanism) -> None:
-    """Print what a mechanism is, and its exact figures."""
+def print_mechanism(
+    console: Console, mechanism: Mechanism, relation: Relation = Relation.REPLACE_ONE
+) -> None:
+    """Print what a mechanism is, and its exact figures; its epsilon for that relation comes first."""
     table = Table(title=mechanism.name, show_header=False)
-    table.add_row("certified", mechanism.statement.brief)
+    table.add_row("certified", unit_statement(mechanism, relation).brief)
+    if math.isfinite(mechanism.epsilon):
+        table.add_row("the same", unit_statement(mechanism, relation.beside).brief)
     table.add_row("exact MAE, MSE", f"{mechanism.mae():.6g}, {mechanism.mse():.6g} (uniform on [-1, 1])")
     table.add_row("bits per coordinate", f"{mechanism.bits_per_coordinate:g}")
     for heading, text in mechanism.details().items():
@@ -187,14 +199,17 @@ def _describe_reached(requirements: RunRequirements, relation: Relation) -> str:
     return PrivacyStatement.heading(requirements.unit, requirements.view.stated, "reached", relation)
 
 
-def print_coordinates(console: Console, title: str, rows: list[ComparisonRow]) -> None:
+def print_coordinates(
+    console: Console, title: str, rows: list[ComparisonRow], relation: Relation = Relation.REPLACE_ONE
+) -> None:
     """Print mechanisms that encode coordinates, the least error first, and why others have no design."""
     # Most mechanisms are unbiased: a column of zeros would only be in the way.
     any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
     ranked = _rank_rows(rows)
     columns = (
         Column("mechanism", words=True),
-        Column("ε", _certified_legend()),
+        Column("ε", _certified_legend(relation)),
+        Column(relation.beside.value, _certified_legend(relation.beside)),
         Column("δ"),
         Column("MAE"),
         Column("MSE"),
@@ -203,19 +218,20 @@ def print_coordinates(console: Console, title: str, rows: list[ComparisonRow]) -
         Column("max code", "the largest integer that one client adds to a sum"),
         Column("s", "seconds that the design took"),
     )
-    print_table(console, columns, [_cells(row, any_bias) for row in ranked], title)
+    print_table(console, columns, [_cells(row, any_bias, relation) for row in ranked], title)
     for row in ranked:
         if row.mechanism is None:
             print_sentence(console, f"{row.label}: N/A: {name_options(row.reason)}")
 
 
-def _cells(row: ComparisonRow, any_bias: bool) -> list[str]:
+def _cells(row: ComparisonRow, any_bias: bool, relation: Relation) -> list[str]:
     mechanism = row.mechanism
     if mechanism is None:
-        return [row.label, "N/A", *[""] * (6 if any_bias else 5), f"{row.design_seconds:.2f}"]
+        return [row.label, "N/A", *[""] * (7 if any_bias else 6), f"{row.design_seconds:.2f}"]
     return [
         row.label,
-        _certified_cell(mechanism),
+        unit_statement(mechanism, relation).epsilon_cell,
+        unit_statement(mechanism, relation.beside).epsilon_number,
         mechanism.statement.delta_cell,
         f"{mechanism.mae():.4f}",
         f"{mechanism.mse():.4f}",
@@ -226,11 +242,21 @@ def _cells(row: ComparisonRow, any_bias: bool) -> list[str]:
     ]
 
 
-def print_whole_updates(console: Console, title: str, rows: list[ComparisonRow], dimension: int) -> None:
+def print_whole_updates(
+    console: Console,
+    title: str,
+    rows: list[ComparisonRow],
+    dimension: int,
+    relation: Relation = Relation.REPLACE_ONE,
+) -> None:
     """Print mechanisms that encode whole updates, and what they can be compared with."""
     columns = (
         Column("mechanism", words=True),
-        Column("ε", PrivacyStatement.heading(Unit.ROUND, word="certified")),
+        Column("ε", PrivacyStatement.heading(Unit.ROUND, word="certified", relation=relation)),
+        Column(
+            relation.beside.value,
+            PrivacyStatement.heading(Unit.ROUND, word="certified", relation=relation.beside),
+        ),
         Column("inputs in", words=True),
         Column("MSE", "of a coordinate"),
         Column("bits", "of a coordinate"),
@@ -242,8 +268,21 @@ def print_whole_updates(console: Console, title: str, rows: list[ComparisonRow],
         if mechanism is None:
             continue
         # The ε of coordinates adds up over an update, so that all rows have the same unit.
-        of_round = PrivacyStatement(mechanism.epsilon * mechanism.releases(dimension), 0.0, Unit.ROUND)
-        figures = [of_round.epsilon_cell, f"the {mechanism.norm} ball", f"{mechanism.mse():.4f}"]
+        costs = [
+            PrivacyStatement(
+                unit_statement(mechanism, each, dimension).epsilon * mechanism.releases(dimension),
+                0.0,
+                Unit.ROUND,
+                relation=shown,
+            )
+            for shown in (relation, relation.beside)
+        ]
+        figures = [
+            costs[0].epsilon_cell,
+            costs[1].epsilon_number,
+            f"the {mechanism.norm} ball",
+            f"{mechanism.mse():.4f}",
+        ]
         bits, seconds = f"{mechanism.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"
         cells.append([row.label, *figures, bits, seconds])
     print_table(console, columns, cells, title)
@@ -267,8 +306,8 @@ def _rank_rows(rows: list[ComparisonRow]) -> list[ComparisonRow]:
     return sorted(rows, key=lambda row: row.mechanism.mse() if row.mechanism else float("inf"))
 
 
-def _certified_legend() -> str:
-    return PrivacyStatement.heading(Unit.COORDINATE, word="certified")
+def _certified_legend(relation: Relation = Relation.REPLACE_ONE) -> str:
+    return PrivacyStatement.heading(Unit.COORDINATE, word="certified", relation=relation)
 
 
 def _certified_cell(mechanism: Mechanism) -> str:

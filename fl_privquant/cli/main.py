@@ -74,18 +74,21 @@ def design_command(
     levels: options.Levels = None,
     objective: options.Objective = None,
     settings: options.Settings = None,
+    relation: options.StatedRelation = Relation.REPLACE_ONE,
     output: options.Output = None,
     plot: options.Plot = None,
 ) -> None:
     """Design the mechanism NAME, such as optm, certify it, and print its figures; compare lists all names."""
     from fl_privquant.cli import _printing, layout
+    from fl_privquant.planning.run_limits import check_target_relation
 
+    relation = check_target_relation(relation)
     given = options.collect_parameters(
         settings, epsilon=epsilon, bits=bits, levels=levels, objective=objective
     )
     mechanism = pq.design(name, **given)
     console = layout.output_console()
-    _printing.print_mechanism(console, mechanism)
+    _printing.print_mechanism(console, mechanism, relation)
     if output is not None:
         output.write_bytes(mechanism.to_bytes())
         layout.print_sentence(console, f"written to {output}")
@@ -96,6 +99,7 @@ def design_command(
 @app.command(cls=FlagCommand)
 def audit(
     file: Annotated[Path, typer.Argument(help="A mechanism that `design --output` wrote.")],
+    relation: options.StatedRelation = Relation.REPLACE_ONE,
     plot: options.Plot = None,
     empirical: Annotated[
         bool,
@@ -106,10 +110,11 @@ def audit(
     """Certify a mechanism FILE that design --output wrote, and print its exact figures."""
     from fl_privquant.accounting import empirical_bound
     from fl_privquant.cli import _printing, layout
+    from fl_privquant.planning.run_limits import check_target_relation
 
-    mechanism = _read_mechanism(file)
+    relation, mechanism = check_target_relation(relation), _read_mechanism(file)
     console = layout.output_console()
-    _printing.print_mechanism(console, mechanism)
+    _printing.print_mechanism(console, mechanism, relation)
     if plot is not None:
         _plot_distribution(console, mechanism, plot)
     if empirical:
@@ -303,6 +308,7 @@ def compare_command(
     objective: options.Objective = "mse",
     mechanism: options.Mechanisms = None,
     dimension: options.Dimension = 10,
+    relation: options.StatedRelation = Relation.REPLACE_ONE,
     fresh: Annotated[bool, typer.Option(help="Design anew instead of reading the design cache.")] = False,
     plot: options.Plot = None,
 ) -> None:
@@ -310,7 +316,9 @@ def compare_command(
     from fl_privquant.cli import _printing, comparison, layout
     from fl_privquant.mechanisms.registry import get_entry
     from fl_privquant.mechanisms.spec import check_epsilon, check_levels
+    from fl_privquant.planning.run_limits import check_target_relation
 
+    relation = check_target_relation(relation)
     if bits is not None and levels is not None:
         raise InvalidSpecError("--bits, --levels", (bits, levels), "are both given", "give one of the two")
     count = check_levels(levels if levels is not None else 2 ** (bits or 2))
@@ -325,12 +333,13 @@ def compare_command(
             rows.append(row)
             status.update(f"designed {row.label}")
     title = f"{_printing.format_epsilon(epsilon)}; {count} levels; designed for {error}"
-    _printing.print_coordinates(console, title, [row for row in rows if not row.encodes_whole_updates])
+    coordinates = [row for row in rows if not row.encodes_whole_updates]
+    _printing.print_coordinates(console, title, coordinates, relation)
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
         title = f"{of_round.brief}, a whole update of {pluralize(dimension, 'coordinate')}"
         split = comparison.design_with_split_epsilon(epsilon, dimension)
-        _printing.print_whole_updates(console, title, [*whole, split], dimension)
+        _printing.print_whole_updates(console, title, [*whole, split], dimension, relation)
     if (stuck := comparison.find_stuck_search(rows)) is not None:
         _printing.print_stuck_search(console, stuck, count)
     layout.print_sentence(

@@ -23,8 +23,8 @@ from fl_privquant.flower._flower_internals import use_server_identity
 WRAPPERS = "flwr.serverapp.strategy.dp_fixed_clipping_test"
 ACCOUNTANT = "flwr.supercore.privacy_accounting.rdp_accountant_test"
 EXCEPTED = ("match_reference_values", "does_not_mutate", "rejects_unsafe")
-"""Tests that end at what only a Rényi accountant has: its figures, its name "rdp" and its orders. What they ask
-before that is asked in test_accountant.py."""
+"""Tests that end at what only a Rényi accountant has: its figures, its name "rdp" and its orders. What they
+ask before that is asked in test_accountant.py."""
 
 
 class Spied:

@@ -146,7 +146,7 @@ def test_secret_sampling_is_counted_by_the_distribution_of_the_loss():
 
 
 def test_a_replaced_client_moves_the_sum_by_two_clipping_norms():
-    """Flower's accountant takes the distance itself for one clipping norm, so that half the noise compares."""
+    """Flower's accountant takes the distance itself for one clipping norm, so half the noise compares."""
     ours, theirs = (
         sampled(made, SamplingMethod.WITHOUT_REPLACEMENT, REPLACE_ONE, multiplier, 10)
         for made, multiplier in ((GaussianAccountant, 3.0), (RdpAccountant, 1.5))

@@ -8,9 +8,9 @@ releases with noise multipliers z_1, z_2, ... are together as private as one rel
 in secret, losses are composed as distributions instead.
 
 Every epsilon here is for whole clients, and for the neighboring relation of Flower's configuration. For
-Flower's wrappers that is add-or-remove-one: the clipped sum moves by the clipping norm C. Under *replace-one*,
-the default in the rest of this package, it moves by 2C; :meth:`GaussianAccountant.replace_one_epsilon` gives
-that one as well.
+Flower's wrappers that is add-or-remove-one: the clipped sum moves by the clipping norm C. Under
+*replace-one*, the default in the rest of this package, it moves by 2C, and
+:meth:`GaussianAccountant.replace_one_epsilon` gives that one as well.
 """
 
 from __future__ import annotations
