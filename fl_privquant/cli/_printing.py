@@ -270,7 +270,7 @@ def print_whole_updates(
         # The ε of coordinates adds up over an update, so that all rows have the same unit.
         costs = [
             PrivacyStatement(
-                unit_statement(mechanism, each, dimension).epsilon * mechanism.releases(dimension),
+                unit_statement(mechanism, shown, dimension).epsilon * mechanism.releases(dimension),
                 0.0,
                 Unit.ROUND,
                 relation=shown,

@@ -184,7 +184,9 @@ def test_an_event_of_another_population_is_refused():
 
 
 class NodeGrid:
-    """The part of a grid that FedAvg needs to choose clients."""
+    """The part of a grid that FedAvg needs to choose clients, some of whom never reply."""
+
+    lost = 0
 
     def get_node_ids(self):
         return list(range(1, CLIENTS + 1))
@@ -204,7 +206,7 @@ def play_round(strategy, server_round=1, step=0.5, weight=1.0):
     arrays = ArrayRecord([np.zeros(50, dtype=np.float32)])
     with use_server_identity(1):
         requests = list(strategy.configure_train(server_round, arrays, ConfigRecord(), NodeGrid()))
-        replies = list(replies_to(requests, step, weight))
+        replies = list(replies_to(requests, step, weight))[NodeGrid.lost :]
     assert all(each.metadata.message_type == MessageType.TRAIN for each in requests)
     return strategy.aggregate_train(server_round, replies)[0]
 
@@ -245,13 +247,18 @@ def adaptive(max_epsilon=None, noise_multiplier=0.8, **settings):
     return AccountedAdaptiveClipping(inner, GaussianAccountant(config(max_epsilon=max_epsilon)))
 
 
-def test_adaptive_clipping_is_counted_with_the_noise_that_was_added():
-    """Flower's noise follows the new clipping norm, while updates were clipped at the old one."""
+@pytest.mark.parametrize("lost", [0, 15])
+def test_adaptive_clipping_is_counted_with_the_noise_that_was_added(lost, monkeypatch):
+    """Flower's noise follows the new clipping norm, while updates were clipped at the old one.
+
+    It is also that of a mean over all clients, although one of few clients moves further.
+    """
     strategy = adaptive(initial_clipping_norm=100.0)
     inner = strategy.strategy
+    monkeypatch.setattr(NodeGrid, "lost", lost)
     assert play_round(strategy) is not None
     assert inner.clipping_norm != 100.0
-    added = inner.noise_multiplier * inner.clipping_norm / 100.0
+    added = inner.noise_multiplier * inner.clipping_norm / 100.0 * (CLIENTS - lost) / CLIENTS
     expected = math.hypot(1.0 / inner.clipped_count_stddev, 1.0 / added)
     assert strategy.accountant.get_epsilon(DELTA) == pytest.approx(gaussian_epsilon(expected, DELTA))
     assert strategy.accountant.num_releases == 2

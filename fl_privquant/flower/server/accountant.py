@@ -229,8 +229,9 @@ class AccountedAdaptiveClipping(StrategyWrapper):
 
     A round releases two things: a noisy count of the clipped updates, and the noisy mean. One client changes
     the count by at most 1. The mean was clipped at the old clipping norm, but Flower (1.41) scales its noise
-    with the new one, so its noise multiplier is the nominal one times new norm / old norm. Both releases are
-    counted with the noise that was really added. A mean that would exceed the budget is not released.
+    with the new one, and with the number of clients that it was told, however few of them reply. So its noise
+    multiplier is the nominal one times new norm / old norm and replies / clients. Both releases are counted
+    with the noise that was really added. A mean that would exceed the budget is not released.
 
     Parameters
     ----------
@@ -277,7 +278,8 @@ class AccountedAdaptiveClipping(StrategyWrapper):
         if new_norm != old_norm:
             self.accountant.compose(self._event(self.strategy.clipped_count_stddev))
         if arrays is not None:
-            mean = self._event(self.strategy.noise_multiplier * new_norm / old_norm)
+            replied = len(replies) / self.strategy.num_sampled_clients
+            mean = self._event(self.strategy.noise_multiplier * new_norm / old_norm * replied)
             self._require_budget(mean)
             self.accountant.compose(mean)
         return arrays, metrics
