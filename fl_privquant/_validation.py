@@ -170,7 +170,7 @@ def check_type(name: str, value: Any, hint: Any) -> Any:
     """The value, if it is of the type that a field is declared with; sequences become tuples.
 
     Only declarations with int, float, bool, str, None, and tuples of one of them are checked. A float may be
-    given as an int, and a whole number as a float; :func:`whole` refuses floats that are not whole.
+    given as an int, and a whole number as a float; :func:`check_integer` refuses floats that are not whole.
 
     >>> check_type("bins", [-1, 1.5], tuple[float, ...] | None)
     (-1.0, 1.5)
@@ -226,17 +226,17 @@ _signature_of = functools.cache(inspect.signature)
 
 
 def integer_between(least: int, most: int, remedy: str = "") -> Check:
-    """The check that :func:`whole` makes."""
+    """The check that :func:`check_integer` makes."""
     return lambda name, value: check_integer(name, value, least, most, remedy)
 
 
 def number_between(interval: str, remedy: str = "") -> Check:
-    """The check that :func:`inside` makes."""
+    """The check that :func:`check_in_interval` makes."""
     return lambda name, value: check_in_interval(name, value, interval, remedy)
 
 
 def one_of(*choices: str) -> Check:
-    """The check that :func:`choice` makes."""
+    """The check that :func:`check_choice` makes."""
     return lambda name, value: check_choice(name, value, choices)
 
 

@@ -54,7 +54,7 @@ def _transform_pairs(x: Array, out: Array) -> None:
 
 @compile_loop
 def _transform_fours(x: Array, out: Array) -> None:
-    """Two stages of :func:`_pairs` in one, which halves the traffic to memory."""
+    """Two stages of :func:`_transform_pairs` in one, which halves the traffic to memory."""
     quarter = x.size // 4
     for j in range(quarter):
         a, b, c, d = x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]

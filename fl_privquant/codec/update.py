@@ -20,7 +20,7 @@ client's value, clipped to a range and scaled to [-clip, clip]. In large updates
 (:func:`~fl_privquant.codec.encoding.metric_repeats`), of which the mean is taken.
 
 **Nothing to send.** A client without a usable update (it is not finite, or the app failed) encodes a vector
-of zeros, vote included, with the metrics that are known: :meth:`UpdateCodec.encoded_nothing`. The payload has
+of zeros, vote included, with the metrics that are known: :meth:`UpdateCodec.encode_zeros`. The payload has
 the same form and the same privacy as any other.
 """
 

@@ -64,7 +64,7 @@ class Spec:
     variants: ClassVar[tuple[Variant, ...]] = (Variant(),)
     """The variants of this mechanism that comparisons show."""
     designed_for_sums: ClassVar[bool] = False
-    """Whether it has a :meth:`proposal` for the sum of updates of bounded L2 norm."""
+    """Whether it can :meth:`propose` a design for the sum of updates of bounded L2 norm."""
     chooses_width: ClassVar[bool] = False
     """Whether designs for a run choose how many bits a code has, whatever number is requested."""
     instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
@@ -110,7 +110,7 @@ class Spec:
 
     @classmethod
     def can_propose(cls, requirements: RunRequirements) -> bool:
-        """Whether it has a :meth:`proposal` for such a run."""
+        """Whether it can :meth:`propose` a design for such a run."""
         return cls.designed_for_sums and requirements.counts_norms
 
     @classmethod
@@ -128,7 +128,7 @@ class Spec:
 
     @classmethod
     def estimate(cls, requirements: RunRequirements) -> Estimate | None:
-        """A quick estimate of the :meth:`proposal`, if there is one. It guides choices, never a statement."""
+        """A quick estimate of what it would :meth:`propose`. It guides choices, never a statement."""
         return None
 
     @classmethod

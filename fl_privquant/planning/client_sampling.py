@@ -11,7 +11,7 @@ ways:
   (:mod:`fl_privquant.privacy_loss.amplification`), at the rate that :meth:`ClientSampling.rate` states.
 
 With secure sums the noise of a round's clients hides each of them, so that a round must not be too small.
-:meth:`ClientSampling.planned_clients` is the number of clients of the worst round that is ever run.
+:meth:`ClientSampling.num_planned_clients` is the number of clients of the worst round that is ever run.
 """
 
 from __future__ import annotations

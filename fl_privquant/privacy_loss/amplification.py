@@ -35,7 +35,7 @@ over n codes reveals n.
 honest clients that were drawn are still a uniform choice among honest ones. So N counts honest clients only.
 (Where clients learn who else was drawn, as the neighbors of a secure sum do, corrupt clients tell the
 adversary, and nothing is amplified:
-:attr:`~fl_privquant.accounting.aggregation.Aggregation.tells_participants`.) Whether a client would answer
+:attr:`~fl_privquant.accounting.aggregation.Aggregation.reveals_participants`.) Whether a client would answer
 does not depend on updates. Given who would, the clients that do answer are a uniform choice among those who
 would. So N counts only clients that would have answered. Nobody knows how many these are in the whole
 federation: the aggregation's share of lost clients is assumed to hold for it, and statements say so.

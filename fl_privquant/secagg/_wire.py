@@ -1,8 +1,8 @@
 """How messages become bytes: each field of a dataclass names its format, and a reader checks what it takes.
 
 A field is annotated with its :class:`Format`, as in ``threshold: Annotated[int, UINT32]``. The fields are
-written one after the other (:func:`packed`) and read in the same order (:func:`read_fields`); whatever does
-not fit raises InvalidUpdateError.
+written one after the other (:func:`pack_fields`) and read in the same order (:func:`read_fields`);
+whatever does not fit raises InvalidUpdateError.
 
 A message starts with 28 bytes: ``SA``, version, kind, session (16 bytes), round (uint64). All numbers are
 little-endian, keys and signatures raw, lists counted by a uint32. Client ids are uint64, and lists of clients

@@ -83,14 +83,14 @@ def test_the_norm_of_the_mean_is_estimated_without_bias(plan: Plan, length: floa
     assert float(np.mean(estimates)) == pytest.approx(length**2, abs=5.0 * error)
 
 
-def test_a_checkpoint_keeps_what_was_learnt(plan: Plan) -> None:
+def test_a_checkpoint_keeps_what_was_learned(plan: Plan) -> None:
     policy, resumed = AdaptiveKeep(plan, smoothing=0.0), AdaptiveKeep(plan)
     policy.observe_energy(0.01)
     assert policy(2).count_kept(DIMENSION) == 30
     resumed.restore_state(policy.checkpoint_state())
     assert resumed(2) == policy(2)
     with pytest.raises(InvalidSpecError, match="not finite"):
-        resumed.restore_state({**policy.checkpoint_state(), "learnt": {"energy": math.nan}})
+        resumed.restore_state({**policy.checkpoint_state(), "learned": {"energy": math.nan}})
 
 
 def test_a_policy_brings_what_its_plan_does(plan: Plan) -> None:

@@ -384,7 +384,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
     assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
     state = whole.private.policy.checkpoint_state()
     assert (state["policy"], state["base"]["policy"]) == ("DoublingMechanism", "QuantileClip")
-    assert state["base"]["learnt"]["clip"] != 1.0
+    assert state["base"]["learned"]["clip"] != 1.0
     assert resumed.private.policy.checkpoint_state() == state
 
 

@@ -149,7 +149,7 @@ def test_fewer_clients_than_planned_are_warned_of_and_stay_within_the_target(flo
     assert "the plan counts on" not in flower_log.text
 
 
-def test_a_target_under_which_nothing_is_learnt_is_warned_of(flower_log: Any) -> None:
+def test_a_target_under_which_nothing_is_learned_is_warned_of(flower_log: Any) -> None:
     good = plan(epsilon=60.0)
     PrivQuantStrategy(FedAvg(), good)
     assert good.verdict in flower_log.text
@@ -161,7 +161,7 @@ def test_a_target_under_which_nothing_is_learnt_is_warned_of(flower_log: Any) ->
 
 
 @pytest.mark.parametrize("options", [{}, {"max_error": 1.5}, {"max_kilobytes": 1.0}])
-def test_a_plan_from_which_nothing_is_learnt_is_refused_unless_forced(options: dict[str, Any]) -> None:
+def test_a_plan_from_which_nothing_is_learned_is_refused_unless_forced(options: dict[str, Any]) -> None:
     words = r"epsilon: 0.01 for 3 rounds of 20 clients: In each.*nothing will be learned.*set force=True"
     with pytest.raises(InvalidSpecError, match=words):
         plan(epsilon=0.01, **options)

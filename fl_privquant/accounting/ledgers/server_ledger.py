@@ -75,7 +75,7 @@ class FederationLedger:
     """Every request of a server, and what they cost its clients.
 
     Guarantee: :meth:`statement` is an upper bound for every client, in both views.
-    Assumes: for the aggregate view, that sums had the honest clients that :meth:`summed` was told of.
+    Assumes: for the aggregate view, that sums had the honest clients that :meth:`mark_summed` was told of.
 
     Examples
     --------
@@ -123,8 +123,8 @@ class FederationLedger:
     def ask(self, number: int, release: Release, nodes: Iterable[int], models: View | None = None) -> None:
         """Count a release for every node, before round ``number`` asks for it.
 
-        It counts in the local view until :meth:`summed` says that only a sum can be seen. ``models`` is the
-        view of an adversary who sees only the models, until :meth:`published` gives a better one.
+        It counts in the local view until :meth:`mark_summed` says that only a sum can be seen. ``models`` is
+        the view of an adversary who sees only the models, until :meth:`mark_published` gives a better one.
         """
         self._close()
         local = release.with_view(LOCAL)

@@ -13,7 +13,7 @@ that round. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in place of
   (:mod:`fl_privquant.flower.policies.adaptive_keep`).
 
 Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. A checkpoint keeps
-what they have learnt, so that a run that is resumed goes on as if it had not stopped.
+what they have learned, so that a run that is resumed goes on as if it had not stopped.
 """
 
 from __future__ import annotations
@@ -110,16 +110,16 @@ class Policy:
             self._inner.observe_metrics(server_round, metrics)
 
     def get_learned_state(self) -> dict[str, Any]:
-        """What this policy, without its base, has learnt."""
+        """What this policy, without its base, has learned."""
         return {}
 
     def set_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`learnt` gave."""
+        """Go on from what :meth:`get_learned_state` gave."""
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: what was learnt, and by which policies."""
+        """What a checkpoint keeps: what was learned, and by which policies."""
         below = None if self._inner is None else self._inner.checkpoint_state()
-        return {"policy": type(self).__name__, "learnt": self.get_learned_state(), "base": below}
+        return {"policy": type(self).__name__, "learned": self.get_learned_state(), "base": below}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`checkpoint_state` gave."""
@@ -130,7 +130,7 @@ class Policy:
                 f"the checkpoint is of a {one_line(state['policy'], 40)}, not of this {type(self).__name__}",
                 "give the run's own policy, or begin anew",
             )
-        self.set_learned_state(state["learnt"])
+        self.set_learned_state(state["learned"])
         if self._inner is not None:
             self._inner.restore_state(state["base"])
 

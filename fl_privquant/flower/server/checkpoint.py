@@ -46,7 +46,7 @@ from fl_privquant.flower.server.strategy_wrapper import Aggregate, ResumableRun,
 
 _VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
-# Types of attributes that are settings of a strategy, rather than what it has learnt.
+# Types of attributes that are settings of a strategy, rather than what it has learned.
 _SETTINGS: Final = (bool, int, float, str)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
 _METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")

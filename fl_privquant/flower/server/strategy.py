@@ -523,7 +523,7 @@ class PrivQuantStrategy(StrategyWrapper):
         return received
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the ledger, what policies have learnt, and what clients said."""
+        """What a checkpoint keeps: the ledger, what policies have learned, and what clients said."""
         return {
             "policy": self.policy.checkpoint_state(),
             "ledger": self.ledger.to_dict(),

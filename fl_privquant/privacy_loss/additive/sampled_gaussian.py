@@ -34,7 +34,7 @@ total for add-remove is the larger of the totals of both orders, and not a total
 Lebeda, Regehr, Kamath, Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under
 Composition", 2024.
 
-**Noise that is only nearly Gaussian.** For rounded shares (:mod:`.rounded_gaussian`) two sums that are a
+**Noise that is only nearly Gaussian.** For rounded shares (``rounded_gaussian``) two sums that are a
 apart have distributions that are, within factors whose product is e^r, post-processings of a normal pair of
 separation a, which in addition reveals everything with a probability c. A mixture of post-processings is that
 post-processing of a mixture. So all of the above holds with losses larger by r, and with c added to the

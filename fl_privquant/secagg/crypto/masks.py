@@ -38,7 +38,7 @@ def mask_dtype(width: int) -> np.dtype[Any]:
 def apply_masks(vector: NDArray[Any], keys: Iterable[tuple[bytes, bool]]) -> None:
     """Add to the vector, in place, the mask of each key, or subtract it where the flag is False.
 
-    ``vector`` has the words of :func:`lane`.
+    ``vector`` has the words of :func:`mask_dtype`.
 
     >>> vector = np.zeros(3, dtype=mask_dtype(12))
     >>> apply_masks(vector, [(bytes(32), True)])

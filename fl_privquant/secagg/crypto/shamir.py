@@ -8,7 +8,7 @@ it.
 **Shares that need not be sent.** The secret and the first threshold - 1 shares determine the polynomials, and
 if these shares are uniform, so are the polynomials' coefficients. So a dealer may use as these shares numbers
 that the dealer and the holder both derive from a key (:func:`share_from_stream`). The other shares follow
-(:func:`complete`), and differ from what their holders derive by corrections (:func:`difference`).
+(:func:`complete_shares`), and differ from what their holders derive by corrections (:func:`subtract_shares`).
 
 **Wrong shares.** The shares of a secret are a word of a Reed-Solomon code, so that t + 2 e of them determine
 the secret even if e are wrong, and tell which ones are (:func:`find_wrong`). Errors are located once, on a
@@ -115,13 +115,13 @@ def subtract_shares(shares: bytes, others: bytes) -> bytes:
 
 
 def add_corrections(shares: bytes, corrections: bytes) -> bytes:
-    """The shares with their corrections added (:func:`difference`)."""
+    """The shares with their corrections added (:func:`subtract_shares`)."""
     words, added = (np.frombuffer(part, dtype=_WORD).astype(np.uint64) for part in (shares, corrections))
     return ((words + added) % _P).astype(_WORD).tobytes()
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
-    """The secret of which ``shares`` (threshold rows or more, as :func:`complete` returns) lie at ``points``.
+    """The secret of which ``shares`` (threshold rows or more of :func:`complete_shares`) lie at ``points``.
 
     Wrong shares give a wrong secret: the caller needs a way to recognise the right one. All rows
     take part, so that a single wrong one never goes unnoticed.

@@ -234,7 +234,7 @@ def open_secret(
     is_right: Callable[[bytearray], bool],
     suspects: Collection[int] = (),
 ) -> tuple[bytearray, list[int]] | None:
-    """The secret and the points of wrong shares; None if more are wrong than :func:`correctable` says.
+    """The secret and the points of wrong shares; None if more are wrong than :func:`max_wrong_shares` says.
 
     Parameters
     ----------

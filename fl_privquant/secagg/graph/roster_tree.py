@@ -1,6 +1,6 @@
 """A Merkle tree over the keys of all clients, by which each checks that its own key is part of the seed.
 
-The leaves are the clients of a round by increasing ids, each with its keys (:attr:`RosterEntry.leaf`). Two
+The leaves are the clients of a round by increasing ids, each with its keys. Two
 neighboring nodes are hashed to one of the next level; a last node without a partner moves up as it is. A
 client is sent the partners on the way from its leaf to the root, 32 bytes for each of log2(n) levels, and
 computes the root from its own keys: the root, and so the graph, cannot have been found before the client drew

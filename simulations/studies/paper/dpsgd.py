@@ -53,7 +53,7 @@ BUDGET_LABEL = f"one bit, example ε = {BUDGET:g}"
 
 
 def cancer_problem(runs: int) -> Problem:
-    """Breast cancer: in each run 70 % of 569 examples are learnt from, standardised by themselves."""
+    """Breast cancer: in each run 70 % of 569 examples are learned from, standardised by themselves."""
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer()
@@ -63,8 +63,8 @@ def cancer_problem(runs: int) -> Problem:
     y = np.empty((runs, count), np.int64)
     for run in range(runs):
         order = np.random.default_rng([_SEED, run]).permutation(count)
-        learnt = data.data[order[held_out:]]
-        x[run] = (data.data[order] - learnt.mean(axis=0)) / learnt.std(axis=0)
+        learned = data.data[order[held_out:]]
+        x[run] = (data.data[order] - learned.mean(axis=0)) / learned.std(axis=0)
         y[run] = data.target[order]
     places = np.arange(runs * count).reshape(runs, count)
     return Problem(

@@ -25,7 +25,7 @@ def test_users_have_as_many_examples_and_few_labels() -> None:
     assert np.mean([len(np.unique(labels[alike == user])) for user in range(100)]) > 9.0
 
 
-def test_characters_are_learnt_at_every_place_and_tested_at_the_last(tmp_path: Path) -> None:
+def test_characters_are_learned_at_every_place_and_tested_at_the_last(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "roles.jsonl.gz", "wt") as file:
         for role in ("A", "B"):
             file.write(json.dumps({"role": role, "text": f"{role} to be or not to be, " * 9}) + "\n")

@@ -96,7 +96,7 @@ def test_examples_of_a_run_are_split_and_standardised(problem: Problem) -> None:
     for run in range(3):
         taken = {*problem.order[run], *problem.held_out[run]}
         assert len(taken) == 569
-        learnt = problem.x[problem.order[run]]
-        assert learnt.mean(axis=0) == pytest.approx(np.zeros(30), abs=1e-5)
-        assert learnt.std(axis=0) == pytest.approx(np.ones(30), abs=1e-5)
+        learned = problem.x[problem.order[run]]
+        assert learned.mean(axis=0) == pytest.approx(np.zeros(30), abs=1e-5)
+        assert learned.std(axis=0) == pytest.approx(np.ones(30), abs=1e-5)
     assert not (problem.y[problem.order[0]] == problem.y[problem.order[1]]).all()
