@@ -13,7 +13,7 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant import _validation
-from fl_privquant.accounting import Budget
+from fl_privquant.accounting import Budget, SimulatedSum
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.flower import (
     AdaptiveKeep,
@@ -24,7 +24,6 @@ from fl_privquant.flower import (
     QuantileClip,
     ScheduledKeep,
     ScheduledMechanism,
-    SimulatedSum,
 )
 from fl_privquant.planning.client_sampling import CohortSampling, PoissonSampling
 from fl_privquant.secagg import ClientPolicy

@@ -6,7 +6,6 @@ A user adds two lines to an ordinary Flower app:
 * on the server ``strategy = PrivQuantStrategy(FedAvg(...), Encoding(mechanism, clip=0.1))``
 """
 
-from fl_privquant.accounting import PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.flower.client import PrivQuantMod, linear_record_update
 from fl_privquant.flower.policies import (
     AdaptiveKeep,
@@ -38,7 +37,6 @@ __all__ = [
     "GaussianAccountant",
     "ModelAverageStrategy",
     "NoUsableReplyError",
-    "PerClient",
     "PrivQuantMod",
     "PrivQuantStrategy",
     "PrivateGrid",
@@ -46,10 +44,7 @@ __all__ = [
     "RoundRecord",
     "ScheduledKeep",
     "ScheduledMechanism",
-    "SecureSum",
-    "SimulatedSum",
     "StoppedResult",
     "StrategyWrapper",
-    "SumOfCodes",
     "linear_record_update",
 ]

@@ -17,14 +17,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
 import fl_privquant as pq
-from fl_privquant.flower import (
-    PerClient,
-    PrivQuantMod,
-    PrivQuantStrategy,
-    RoundRecord,
-    SecureSum,
-    SumOfCodes,
-)
+from fl_privquant.accounting import PerClient, SecureSum, SumOfCodes
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
 from fl_privquant.flower.client import CohortApp, CohortMod
 from fl_privquant.flower.simulation import BATCH, Engine, Federation, InlineEngine, RayEngine
 from simulations.benchmarks.flower_secagg import flower_seconds

@@ -24,7 +24,8 @@ from flwr.serverapp import (
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 import fl_privquant as pq
-from fl_privquant.flower import GaussianAccountant, PrivQuantMod, PrivQuantStrategy, SimulatedSum
+from fl_privquant.accounting import SimulatedSum
+from fl_privquant.flower import GaussianAccountant, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 from simulations.examples.scikit_learn.task import (

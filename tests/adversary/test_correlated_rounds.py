@@ -18,8 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from fl_privquant.accounting import Accountant, SecureSum
-from fl_privquant.accounting.aggregation import SimulatedSum
+from fl_privquant.accounting import Accountant, SecureSum, SimulatedSum
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec

@@ -13,6 +13,7 @@ from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fl_privquant as pq
+from fl_privquant.accounting import SecureSum
 from fl_privquant.accounting.ledgers.spending_ledger import SpendingLedger
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import (
@@ -23,11 +24,7 @@ from fl_privquant.errors import (
     PrivQuantError,
     one_line,
 )
-from fl_privquant.flower import (
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-)
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_array
 from fl_privquant.flower._messages.protocol import Reply, Request
 from fl_privquant.flower.server.round_state import average_metrics

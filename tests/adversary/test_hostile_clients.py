@@ -18,16 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fl_privquant as pq
+from fl_privquant.accounting import SecureSum
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.sum_check import make_sum_check
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.flower import (
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-)
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import Reply
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.pack import pack_codes, unpack_codes

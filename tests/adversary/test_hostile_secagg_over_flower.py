@@ -15,13 +15,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting import SecureSum
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import (
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-)
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.grids import GridWrapper
 from fl_privquant.flower._messages.protocol import (

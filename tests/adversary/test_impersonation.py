@@ -17,13 +17,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting import SecureSum
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
-from fl_privquant.flower import (
-    NoUsableReplyError,
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-)
+from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.stages import KEY_IDENTITY, KEY_KNOWN_CLIENTS
 from fl_privquant.flower.client.identity import (
     KEY_OPERATOR,

@@ -11,11 +11,8 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 import fl_privquant as pq
-from fl_privquant.flower import (
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-)
+from fl_privquant.accounting import SecureSum
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import RECORD_SECAGG
 from fl_privquant.flower._messages.stages import ADVERTISE, KEY_DATA, KEY_STAGE
 from fl_privquant.flower.simulation import Federation, InlineEngine

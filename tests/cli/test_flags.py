@@ -92,7 +92,7 @@ def test_parameters_become_options(command: str, error: pq.PrivQuantError, typed
     assert str(translate_error(error)) == str(error)
 
 
-NUMBERS = ("nan", "-1", "0", "1e-12", "0.3", "2", "1e308", "99999999999", "x")
+NUMBERS = ("nan", "0", "0.3", "99999999999", "x")
 SMALL = {
     "design": ("design", "optm", "--epsilon", "1", "--levels", "3"),
     "compare": ("compare", "--mechanism", "one_bit", "--mechanism", "csgm", "--levels", "3"),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fl_privquant.cli.layout import Column, output_console, print_table
 from fl_privquant.cli.main import app
 
-WIDTHS = (80, 100, 120, 160)
+WIDTHS = (80, 120)
 COLUMNS = (
     Column("mechanism", words=True),
     Column("MSE", "mean squared error, in clip²"),

@@ -15,12 +15,8 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.flower import (
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-    SumOfCodes,
-)
+from fl_privquant.accounting import SecureSum, SumOfCodes
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.secagg import ClientPolicy
 from fl_privquant.secagg.signed.identities import read_known_clients
 

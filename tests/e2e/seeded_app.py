@@ -7,7 +7,8 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
+from fl_privquant.accounting import SumOfCodes
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 
 SHAPES = {"weight": (40, 12), "bias": (12,), "scale": ()}
 

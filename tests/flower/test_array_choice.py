@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 import fl_privquant as pq
-from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 import fl_privquant as pq
-from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.codec.encoding import Encoding

@@ -7,8 +7,9 @@ import pytest
 from flwr.app import Message
 
 import fl_privquant as pq
+from fl_privquant.accounting import SumOfCodes
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, SumOfCodes
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._flower_internals import copy_records
 from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Request
 from fl_privquant.flower.client.ledger import ClientLedger

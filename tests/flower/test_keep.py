@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
-from fl_privquant.accounting.aggregation import Aggregation
+from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding, norm_clip_factor
 from fl_privquant.codec.update import UpdateCodec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting.aggregation import Aggregation, SimulatedSum
+from fl_privquant.accounting import Aggregation, SimulatedSum
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedMedian
 
 import fl_privquant as pq
+from fl_privquant.accounting import PerClient, SecureSum, SumOfCodes
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
@@ -20,13 +21,10 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
     DoublingMechanism,
-    PerClient,
     PrivQuantMod,
     PrivQuantStrategy,
     QuantileClip,
     ScheduledMechanism,
-    SecureSum,
-    SumOfCodes,
 )
 from fl_privquant.flower._messages.protocol import Request
 from fl_privquant.flower.client.ledger import ClientLedger

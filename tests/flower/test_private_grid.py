@@ -13,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
+from fl_privquant.accounting import Aggregation
 from fl_privquant.accounting.accountant import Budget
-from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError
 from fl_privquant.flower import (
     ClientMetrics,

@@ -9,21 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Release, UpdateNorms
+from fl_privquant.accounting import Accountant, PerClient, Release, SecureSum, SumOfCodes, UpdateNorms
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.metrics import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import (
-    ClientMetrics,
-    PerClient,
-    PrivQuantMod,
-    PrivQuantStrategy,
-    QuantileClip,
-    SecureSum,
-    SumOfCodes,
-)
+from fl_privquant.flower import ClientMetrics, PrivQuantMod, PrivQuantStrategy, QuantileClip
 from fl_privquant.flower._messages.protocol import Request
 from fl_privquant.flower.client.ledger import ClientLedger
 from fl_privquant.flower.simulation import Federation, InlineEngine

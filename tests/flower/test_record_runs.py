@@ -13,15 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from fl_privquant.accounting import SecureSum, SimulatedSum
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import (
-    NoUsableReplyError,
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-    SimulatedSum,
-    linear_record_update,
-)
+from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, linear_record_update
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan, Target
 from fl_privquant.sampling.stream import RandomStream

@@ -13,16 +13,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
-from fl_privquant.accounting import LOCAL, Accountant, Budget, Release, View
+from fl_privquant.accounting import LOCAL, Accountant, Budget, Release, SecureSum, SumOfCodes, View
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import (
-    NoUsableReplyError,
-    PrivQuantMod,
-    PrivQuantStrategy,
-    SecureSum,
-    SumOfCodes,
-)
+from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import Request
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.wire_format import PackedIndices

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting import SecureSum
-from fl_privquant.accounting.aggregation import SimulatedSum
+from fl_privquant.accounting import SecureSum, SimulatedSum
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
 from fl_privquant.flower._messages.protocol import KEY_RECEIVER, KEY_SEED

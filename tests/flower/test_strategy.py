@@ -18,9 +18,10 @@ from flwr.serverapp.strategy import (
 )
 
 import fl_privquant as pq
+from fl_privquant.accounting import SumOfCodes
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.flower import ClientMetrics, NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, SumOfCodes
+from fl_privquant.flower import ClientMetrics, NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_NORM
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import (

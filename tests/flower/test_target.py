@@ -11,18 +11,23 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
-from fl_privquant.accounting import Accountant, Budget, Release, UpdateNorms
+from fl_privquant.accounting import (
+    Accountant,
+    Budget,
+    PerClient,
+    Release,
+    SecureSum,
+    SimulatedSum,
+    SumOfCodes,
+    UpdateNorms,
+)
 from fl_privquant.errors import BudgetExhaustedError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import (
     ClientMetrics,
     NoUsableReplyError,
-    PerClient,
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureSum,
-    SimulatedSum,
     StoppedResult,
-    SumOfCodes,
 )
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan, Target

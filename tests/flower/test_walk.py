@@ -9,7 +9,8 @@ from types import FrameType
 from typing import Any
 
 import fl_privquant as pq
-from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, RoundRecord, SecureSum
+from fl_privquant.accounting import SecureSum
+from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, RoundRecord
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from tests.flower.apps import client_app, fedavg, server_app
 

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fl_privquant.accounting import Budget, Unit
+from fl_privquant.accounting import Budget, SecureSum, SumOfCodes, Unit
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
@@ -14,9 +14,7 @@ from fl_privquant.flower import (
     NoUsableReplyError,
     PrivQuantMod,
     PrivQuantStrategy,
-    SecureSum,
     StrategyWrapper,
-    SumOfCodes,
 )
 from fl_privquant.flower.server.strategy_wrapper import strategy_stack
 from fl_privquant.flower.simulation import Federation, InlineEngine
