@@ -8,7 +8,7 @@ it (:meth:`Aggregation.adapt_mechanism`), and it opens the replies of a round (:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fl_privquant import _validation
 from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.sum_check import RunningSum, make_sum_check
-from fl_privquant.codec.update import UpdateCodec
+from fl_privquant.codec.update import EncodedCohort, UpdateCodec
 from fl_privquant.cohort import check_fraction, count_clients, min_honest_clients
 from fl_privquant.errors import (
     CodeOverflowError,
@@ -65,14 +65,20 @@ class RoundReplies:
     """The model that clients were sent."""
     num_asked: int
     masks: Masks
+    cohorts: Sequence[tuple[Mapping[int, int], EncodedCohort]] = ()
+    """Codes that need not be read from payloads: for each cohort the place of each node in it."""
 
-    def read_payloads(self, read: Callable[[bytes], _Read]) -> tuple[dict[int, _Read], dict[int, str]]:
+    def read_payloads(
+        self, read: Callable[[bytes], _Read], without: Collection[int] = ()
+    ) -> tuple[dict[int, _Read], dict[int, str]]:
         """What ``read`` makes of each payload, and why it refused the others, both by node."""
         accepted: dict[int, _Read] = {}
         refused: dict[int, str] = {}
-        for node, payload in self.payloads.items():
+        for node in self.payloads:
+            if node in without:
+                continue
             try:
-                accepted[node] = read(payload)
+                accepted[node] = read(self.payloads[node])
             except PrivQuantError as error:
                 refused[node] = str(error)
         return accepted, refused
@@ -80,8 +86,15 @@ class RoundReplies:
     def add_codes(self) -> AggregateResult:
         """The sum of all codes as whole numbers, which no ring has reduced."""
         total = np.zeros(self.codec.dimension, dtype=np.int64)
-        added, failures = self.read_payloads(lambda payload: self.codec.add_codes(payload, total))
-        return AggregateResult(tuple(added), total, failures=failures)
+        together: set[int] = set()
+        for places, encoded in self.cohorts:
+            encoded.add_codes([*places.values()], total)
+            together.update(places)
+        added, failures = self.read_payloads(
+            lambda payload: self.codec.add_codes(payload, total), without=together
+        )
+        nodes = tuple(node for node in self.payloads if node in together or node in added)
+        return AggregateResult(nodes, total, failures=failures)
 
 
 @dataclass(frozen=True, eq=False)

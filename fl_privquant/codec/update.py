@@ -79,6 +79,29 @@ class EncodedUpdate:
         return self.codec.wire.codes(np.asarray(self.drawn))
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedCohort:
+    """The updates of several clients after the mechanism, one in each row of ``drawn``."""
+
+    codec: UpdateCodec
+    drawn: Array
+
+    def __getitem__(self, place: int) -> EncodedUpdate:
+        return EncodedUpdate(self.codec, self.drawn[place])
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+    def pack(self, place: int) -> bytes:
+        """The payload of one client."""
+        return self[place].pack()
+
+    def add_codes(self, places: Sequence[int], total: Ints) -> None:
+        """Add the codes of the clients in these places to a vector, in place."""
+        drawn = self.drawn if len(places) == len(self.drawn) else self.drawn[list(places)]
+        self.codec.wire.add_drawn(drawn, total)
+
+
 @dataclass(frozen=True)
 class UpdateCodec:
     """Turns the update of one client into a payload, and payloads or sums of codes into updates.
@@ -244,7 +267,7 @@ class UpdateCodec:
 
     def encode_cohort(
         self, new: Arrays, old: Arrays, rngs: Sequence[Randomness], threads: int = 1
-    ) -> list[EncodedUpdate] | None:
+    ) -> EncodedCohort | None:
         """The steps of several clients from ``old`` arrays, encoded by one call of the mechanism.
 
         Each client's codes are those that :meth:`encode_difference` gives with its random stream.
@@ -262,7 +285,7 @@ class UpdateCodec:
 
         Returns
         -------
-        list of EncodedUpdate or None
+        EncodedCohort or None
             None where updates have to be encoded one by one: by mechanisms for which coordinates depend on
             one another, with metrics or a vote, for updates made from single records, or if one of the
             updates is not finite.
@@ -273,11 +296,11 @@ class UpdateCodec:
         steps = self.layout.cohort_differences(new, old)
         if not np.isfinite(steps).all():
             return None
-        vectors = np.stack([np.asarray(self._prepare(step)) for step in steps])
+        if self.encoding.l2_clip is not None or self.encoding.rotate:
+            steps = np.stack([np.asarray(self._prepare(step)) for step in steps])
         streams = [RandomStream.secure() if rng is None else rng for rng in rngs]
         stream = CohortStream(streams, self.dimension)
-        drawn = self.mechanism.encode(vectors, clip=self.clip, rng=stream, threads=threads)
-        return [EncodedUpdate(self, row) for row in drawn]
+        return EncodedCohort(self, self.mechanism.encode(steps, clip=self.clip, rng=stream, threads=threads))
 
     def encode_zeros(
         self,

@@ -51,6 +51,7 @@ __all__ = [
     "adaptiveclipping_mod",
     "copy_metadata",
     "copy_records",
+    "copy_state",
     "create_run",
     "dump_records",
     "find_mods",
@@ -337,6 +338,12 @@ def copy_records(content: RecordDict) -> RecordDict:
     copied: RecordDict = _copy_with_values(
         content, {key: _copy_record(record) for key, record in content.items()}
     )
+    return copied
+
+
+def copy_state(state: RecordDict) -> RecordDict:
+    """A client's state as an object of its own, which has the very same records."""
+    copied: RecordDict = _copy_with_values(state, values_of(state).copy())
     return copied
 
 

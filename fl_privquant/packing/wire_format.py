@@ -86,6 +86,11 @@ class WireFormat(ABC):
         """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
         total += self.codes(self.unpack(payload))
 
+    def add_drawn(self, drawn: Array, total: Ints) -> None:
+        """Add the :meth:`codes` of several encoded updates, one in each row, to a vector, in place."""
+        for encoded in drawn:
+            total += self.codes(encoded)
+
     def estimate(self, payload: bytes) -> Array:
         """Estimates of the coordinates that were encoded."""
         return self.mechanism.decode(self.unpack(payload), self.clip).astype(self.dtype, copy=False)
@@ -118,6 +123,12 @@ class PackedIndices(WireFormat):
         from fl_privquant.packing._loops import add_codes
 
         add_codes(self.unpack(payload), self._level_codes, total)
+
+    def add_drawn(self, drawn: Array, total: Ints) -> None:
+        from fl_privquant.packing._loops import add_codes
+
+        for encoded in drawn:
+            add_codes(encoded, self._level_codes, total)
 
     def estimate(self, payload: bytes) -> Array:
         from fl_privquant.packing._loops import look_up

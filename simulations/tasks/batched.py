@@ -7,7 +7,7 @@ one, by the same routine that multiplies two, so that models are the same to the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def train_perceptrons(
     x: NDArray[Any],
     y: NDArray[Any],
     parts: Sequence[NDArray[np.int64]],
-    seeds: Sequence[int],
+    seed_of: Callable[[int], int],
     config: FederationConfig,
 ) -> Matrices:
     """Train linear layers with rectifiers between them, by SGD on the cross entropy.
@@ -35,8 +35,10 @@ def train_perceptrons(
         The weights and biases of the layers, with which every client starts.
     x, y
         The examples and their labels.
-    parts, seeds
-        For each client the indices of its examples, and the seed of their order.
+    parts
+        For each client the indices of its examples.
+    seed_of
+        The seed of a client's order of examples, by its place; it is asked only for those with several.
     config
         Epochs or steps, size of batches and rates.
 
@@ -53,7 +55,8 @@ def train_perceptrons(
         clients = np.flatnonzero(sizes == size).tolist()
         examples = np.stack([parts[client] for client in clients])
         parameters = [np.repeat(parameter[None], len(clients), axis=0) for parameter in start]
-        _train_alike(parameters, rows, y, examples, [seeds[client] for client in clients], config)
+        seeds = [seed_of(client) for client in clients] if size > 1 else []
+        _train_alike(parameters, rows, y, examples, seeds, config)
         for place, parameter in zip(trained, parameters, strict=True):
             place[clients] = parameter
     return trained
@@ -72,15 +75,13 @@ def _train_alike(
     start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
     velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
     count, size = examples.shape[1], config.batch_size
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds] if count > 1 else []
     steps_left = math.inf if config.local_steps is None else config.local_steps
-    for _ in range(config.local_epochs if config.local_steps is None else 10**9):
-        ordered = examples
-        if generators:
-            orders = np.stack(
-                [torch.randperm(count, generator=generator).numpy() for generator in generators]
-            )
-            ordered = np.take_along_axis(examples, orders, axis=1)
+    epochs = config.local_epochs
+    if config.local_steps is not None:
+        epochs = -(-config.local_steps // -(-count // size))
+    orders = _draw_orders(seeds, epochs, count)
+    for epoch in range(epochs):
+        ordered = np.take_along_axis(examples, orders[:, epoch], axis=1) if seeds else examples
         for first in range(0, count, size):
             batch = ordered[:, first : first + size]
             slopes = _gradients(parameters, x[batch], y[batch])
@@ -94,6 +95,18 @@ def _train_alike(
             steps_left -= 1
             if steps_left == 0:
                 return
+
+
+def _draw_orders(seeds: Sequence[int], epochs: int, count: int) -> NDArray[np.int64]:
+    """(clients, epochs, count) the orders of each client's examples."""
+    orders = np.empty((len(seeds), epochs, count), np.int64)
+    # To seed a generator again is faster than to make one.
+    generator = torch.Generator()
+    for client, seed in enumerate(seeds):
+        generator.manual_seed(seed)
+        for epoch in range(epochs):
+            orders[client, epoch] = torch.randperm(count, generator=generator).numpy()
+    return orders
 
 
 def _gradients(parameters: Matrices, x: NDArray[Any], columns: NDArray[Any]) -> Matrices:

@@ -212,7 +212,7 @@ class TorchTask:
                 self.examples.train_x,
                 self.examples.train_y,
                 [self.parts[client] for client in clients],
-                [self._training_seed(client, server_round) for client in clients],
+                lambda place: self._training_seed(clients[place], server_round),
                 self._run.federation,
             )
         return dict(zip(arrays, trained, strict=True))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
@@ -17,10 +18,23 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fl_privquant.flower._flower_internals import log, make_delivered_copy, make_reply, unchecked_record
+from fl_privquant.codec.update import EncodedCohort
+from fl_privquant.errors import PrivQuantError
+from fl_privquant.flower._flower_internals import (
+    copy_state,
+    log,
+    make_delivered_copy,
+    make_reply,
+    unchecked_record,
+    values_of,
+)
 from fl_privquant.flower._messages.arrays import DecodedArray
+from fl_privquant.flower._messages.cohort_replies import AddressedMessages, CohortReplies, CohortReply
+from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.client.mod import AcceptedTask, PrivQuantMod
+from fl_privquant.flower.client.refusals import make_refusal
 from fl_privquant.flower.client.request import ClientRequest
+from fl_privquant.sampling.stream import RandomStream
 
 Stacked = Mapping[str, NDArray[Any]]
 """The arrays of several clients, by name, each with one more axis: that of the clients."""
@@ -35,7 +49,7 @@ class CohortMod(PrivQuantMod):
 
     def answer_cohort(
         self,
-        messages: Sequence[Message],
+        messages: AddressedMessages,
         contexts: Sequence[Context],
         train: TrainOne,
         train_cohort: TrainCohort,
@@ -59,49 +73,93 @@ class CohortMod(PrivQuantMod):
             The reply of each client.
         """
         read = functools.cache(lambda _: ClientRequest.read(messages[0]))
-        begun = [
-            self._begin(message, context, lambda _: read(None))
-            for message, context in zip(messages, contexts, strict=True)
-        ]
-        places = [place for place, task in enumerate(begun) if isinstance(task, AcceptedTask)]
-        tasks = [task for task in begun if isinstance(task, AcceptedTask)]
+        accepted: dict[Hashable, tuple[AcceptedTask, RecordDict]] = {}
+        begun: list[AcceptedTask | Message] = []
+        streams: list[RandomStream | None] = []
+        for place, context in enumerate(contexts):
+            task, stream = self._begin_as_others(messages, place, context, lambda _: read(None), accepted)
+            begun.append(task)
+            streams.append(stream)
+        replies = {place: task for place, task in enumerate(begun) if isinstance(task, Message)}
+        tasks = {place: task for place, task in enumerate(begun) if isinstance(task, AcceptedTask)}
+        if not tasks:
+            return list(replies.values())
+        first = next(iter(tasks.values()))
+        ledgers = [values_of(contexts[place].state)[RECORD_LEDGER] for place in tasks]
         trained = None
         # Where single records are protected, an update is made of them, which only the app itself can do.
-        if tasks and tasks[0].codec.encoding.records is None:
-            trained = _train(train_cohort, messages[0], [contexts[place] for place in places])
-        updates = self._encode_together(tasks, trained)
-        replies = {place: task for place, task in enumerate(begun) if isinstance(task, Message)}
-        for number, (place, task) in enumerate(zip(places, tasks, strict=True)):
-            message = messages[place]
-            if updates is not None:
-                replies[place] = self._reply(message, task, updates[number], {})
+        if first.codec.encoding.records is None:
+            trained = _train(train_cohort, messages[0], [contexts[place] for place in tasks])
+        for place, ledger in zip(tasks, ledgers, strict=True):
+            _restore_ledger(contexts[place], ledger)
+        encoded = self._encode_together(tasks, [streams[place] for place in tasks], trained)
+        if encoded is not None and all(task.is_plain for task in set(tasks.values())):
+            shared = CohortReplies(messages, self._make_reply(first, b"", {}), encoded)
+            replies |= {place: CohortReply(shared, place, row) for row, place in enumerate(tasks)}
+            return [replies[place] for place in range(len(begun))]
+        for row, (place, task) in enumerate(tasks.items()):
+            if encoded is not None:
+                replies[place] = self._reply(messages[place], task, task.seal(encoded[row]), {})
                 continue
-            if trained is not None:
-                own = {name: array[number] for name, array in trained.items()}
-                call = functools.partial(_as_reply, message, own)
-            else:
-                call = functools.partial(_train_alone, train, message, contexts[place])
-            replies[place] = self._release(message, task, call)
+            own = None if trained is None else {name: array[row] for name, array in trained.items()}
+            # The task and the ledger of another client may have stood for this one's.
+            own_ledger = ClientLedger(contexts[place], task.ledger.spending)
+            own_task = replace(task, rng=streams[place], ledger=own_ledger)
+            call = functools.partial(_update_alone, train, messages[place], contexts[place], own)
+            replies[place] = self._release(messages[place], own_task, call)
         return [replies[place] for place in range(len(begun))]
 
-    def _encode_together(self, tasks: Sequence[AcceptedTask], trained: Stacked | None) -> list[bytes] | None:
-        """The payload of each client; None if they have to be encoded one by one."""
-        if trained is None or not tasks:
-            return None
-        for task in tasks:
-            task.ledger.keep()
-        codec, old = tasks[0].codec, tasks[0].client_request.arrays
-        if any(task.codec is not codec for task in tasks):
+    def _begin_as_others(
+        self,
+        messages: AddressedMessages,
+        place: int,
+        context: Context,
+        read: Callable[[Message], ClientRequest],
+        accepted: dict[Hashable, tuple[AcceptedTask, RecordDict]],
+    ) -> tuple[AcceptedTask | Message, RandomStream | None]:
+        """Accept a request or refuse it, with the client's random stream.
+
+        Clients with the same ledger and limits decide and count the same, which is done once for all. Only
+        requests that were accepted are shared, for codes that are not masked, and only if ledgers are in the
+        clients' states alone, which have nothing else.
+        """
+        ledger = values_of(context.state).get(RECORD_LEDGER)
+        key: Hashable = None
+        if len(context.state) == (ledger is not None):
+            limits = {key: value for key, value in context.node_config.items() if key != "partition-id"}
+            key = (tuple(values_of(ledger).items()) if ledger else (), tuple(limits.items()))
+        if key in accepted:
+            task, state = accepted[key]
+            try:
+                stream = self._stream(context, task.client_request.request.round)
+            except PrivQuantError as error:
+                return make_refusal(messages[place], error, self), None
+            context.state = copy_state(state)
+            return task, stream
+        context.state = copy_state(context.state)
+        begun = self._begin(messages[place], context, read)
+        if not isinstance(begun, AcceptedTask):
+            return begun, None
+        if key is not None and begun.is_plain and begun.ledger.spending is None:
+            accepted[key] = begun, copy_state(context.state)
+        return begun, begun.rng
+
+    def _encode_together(
+        self,
+        tasks: Mapping[int, AcceptedTask],
+        streams: Sequence[RandomStream | None],
+        trained: Stacked | None,
+    ) -> EncodedCohort | None:
+        """The codes of all clients; None if they have to be encoded one by one."""
+        first = next(iter(tasks.values()))
+        if trained is None or any(task.codec is not first.codec for task in tasks.values()):
             return None
         try:
-            updates = codec.encode_cohort(trained, old, [task.rng for task in tasks], self.threads)
+            return first.codec.encode_cohort(trained, first.client_request.arrays, streams, self.threads)
         except Exception:
             # Such as arrays of another shape, for which each client releases zeros.
             log(WARNING, "PrivQuantMod: clients could not encode together: %s", traceback.format_exc())
             return None
-        if updates is None:
-            return None
-        return [task.seal(update) for task, update in zip(tasks, updates, strict=True)]
 
 
 class CohortApp(ClientApp):
@@ -122,9 +180,16 @@ class CohortApp(ClientApp):
         self._mod, self._train_one, self._train_cohort = mod, train, train_cohort
         self.train(mods=[mod])(train)
 
-    def answer_cohort(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+    def answer_cohort(self, messages: AddressedMessages, contexts: Sequence[Context]) -> list[Message]:
         """The replies of clients that were all sent the same content, which stays as it is."""
         return self._mod.answer_cohort(messages, contexts, self._train_one, self._train_cohort)
+
+
+def _restore_ledger(context: Context, ledger: Any) -> None:
+    """Put a client's ledger back into its state, which an app may have replaced while it trained."""
+    if not isinstance(context.state, RecordDict):
+        context.state = RecordDict()
+    values_of(context.state)[RECORD_LEDGER] = ledger
 
 
 def _train(train_cohort: TrainCohort, message: Message, contexts: Sequence[Context]) -> Stacked | None:
@@ -136,10 +201,11 @@ def _train(train_cohort: TrainCohort, message: Message, contexts: Sequence[Conte
         return None
 
 
-def _train_alone(train: TrainOne, message: Message, context: Context) -> Message:
-    return train(make_delivered_copy(message, message.metadata.message_id), context)
-
-
-def _as_reply(message: Message, arrays: Mapping[str, NDArray[Any]]) -> Message:
-    record = unchecked_record(ArrayRecord, {name: DecodedArray.of(array) for name, array in arrays.items()})
+def _update_alone(
+    train: TrainOne, message: Message, context: Context, trained: Mapping[str, NDArray[Any]] | None
+) -> Message:
+    """The reply of the app to a message, if it was not trained with others."""
+    if trained is None:
+        return train(make_delivered_copy(message, message.metadata.message_id), context)
+    record = unchecked_record(ArrayRecord, {name: DecodedArray.of(array) for name, array in trained.items()})
     return make_reply(message, unchecked_record(RecordDict, {"arrays": record}))

@@ -129,7 +129,7 @@ class ClientLedger:
 
     def __init__(self, context: Context, spending: SpendingLedger | None = None) -> None:
         self._context = context
-        self._spending = spending
+        self.spending = spending
         self._shared = _shared_releases(context)
         record = context.state.get(RECORD_LEDGER)
         with self._shared.lock:
@@ -161,8 +161,8 @@ class ClientLedger:
 
     def statement(self, delta: float, relation: Relation = Relation.REPLACE_ONE) -> PrivacyStatement:
         """The privacy loss so far in the local view: over all runs if a file keeps them."""
-        if self._spending is not None:
-            return self._spending.statement(delta, relation)
+        if self.spending is not None:
+            return self.spending.statement(delta, relation)
         return self._accountant.statement(delta, relation=relation)
 
     def spend(
@@ -199,9 +199,9 @@ class ClientLedger:
                 )
             if share is not None and share != ParticipationLimit():
                 share.check(number, own := self._rounds(), len(own))
-            if self._spending is not None:
+            if self.spending is not None:
                 # The file checks again: it knows the rounds of other processes, and those before a restart.
-                self._spending.spend(
+                self.spending.spend(
                     number,
                     release,
                     *budgets,

@@ -61,7 +61,7 @@ _IN_CLEAR: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AcceptedTask:
     """A request that the client has accepted: its release is in the ledger."""
 
@@ -73,6 +73,11 @@ class AcceptedTask:
     """The codec of the request, with the seeds of handed noise where noise is correlated."""
     handed: bytes = b""
     """The seed of this client's noise for the next round."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether codes are sent as they are, without masks and without noise from other rounds."""
+        return self.seal is EncodedUpdate.pack and self.codec.mechanism.handed is None
 
 
 @_validation.check_argument_names
@@ -276,11 +281,13 @@ class PrivQuantMod:
         return self._reply(msg, task, payload, metrics)
 
     def _reply(self, msg: Message, task: AcceptedTask, payload: bytes, metrics: Mapping[str, Any]) -> Message:
+        return make_reply(msg, self._make_reply(task, payload, metrics).to_content())
+
+    def _make_reply(self, task: AcceptedTask, payload: bytes, metrics: Mapping[str, Any]) -> Reply:
         request = task.client_request.request
         seeded = task.rng is not None
         told = (request.round, request.fingerprint, payload, metrics, seeded, self.metrics, task.handed)
-        reply = Reply(*told)
-        return make_reply(msg, reply.to_content())
+        return Reply(*told)
 
     def _answer(self, msg: Message, answer: Callable[[], Message]) -> Message:
         """Reply to a message that is not for training: with the metrics that may pass, and nothing else."""

@@ -39,6 +39,7 @@ from fl_privquant.flower._messages.clear_replies import (
     list_clear_names,
     quote_names,
 )
+from fl_privquant.flower._messages.cohort_replies import source_of
 from fl_privquant.flower._messages.log_lines import (
     advise_clip,
     describe_keep,
@@ -54,8 +55,10 @@ from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientM
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
+    Payloads,
     RoundState,
     count_config_bytes,
+    list_cohorts,
     summarize_clipping,
 )
 from fl_privquant.flower.server.run_account import RunAccount
@@ -394,11 +397,8 @@ class PrivQuantStrategy(StrategyWrapper):
         received = self._check_replies(current, replies)
         if not current.asked:
             return super().aggregate_train(server_round, [])
-        if current.refused:
-            # No masks were agreed on, so that no client was asked to train.
-            opened = AggregateResult()
-        else:
-            opened = self._open(current, {node: reply for node, (_, reply) in received.items()})
+        # Without masks that were agreed on, no client was asked to train.
+        opened = AggregateResult() if current.refused else self._open(current, received)
         opened_at = time.perf_counter()
         self._relay.keep({node: reply for node, (_, reply) in received.items()}, opened.nodes)
         usable = [received[node][1] for node in opened.nodes]
@@ -427,24 +427,24 @@ class PrivQuantStrategy(StrategyWrapper):
         """The valid replies with their messages, by node; why others are not valid is noted."""
         replies_by_node: dict[int, tuple[Message, Reply]] = {}
         for message in self.note_replies(replies):
-            node = message.metadata.src_node_id
+            node = source_of(message)
             try:
                 reply = current.check_reply(message)
             except PrivQuantError as error:
                 current.fail(node, str(error))
             else:
                 replies_by_node[node] = (message, reply)
-        for _, reply in replies_by_node.values():
-            add_names(self.uncounted, quote_names(reply.allowed))
+        for allowed in {reply.allowed for _, reply in replies_by_node.values()}:
+            add_names(self.uncounted, quote_names(allowed))
         self._note(current, {node: reply for node, (_, reply) in replies_by_node.items()})
         return replies_by_node
 
-    def _open(self, current: RoundState, replies: Mapping[int, Reply]) -> AggregateResult:
+    def _open(self, current: RoundState, replies: Mapping[int, tuple[Message, Reply]]) -> AggregateResult:
         """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
-            payloads = {node: reply.payload for node, reply in replies.items()}
-            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks)
+            payloads, cohorts = Payloads(replies), list_cohorts(replies)
+            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks, cohorts)
             opened = self.aggregation.open(received)
             self._account.record_opened(opened, num_asked)
             opened = self.aggregation.check_sum(opened, current.codec, self._applied)

@@ -11,16 +11,18 @@ from flwr.clientapp import ClientApp
 
 from fl_privquant.flower._flower_internals import (
     ErrorCode,
-    copy_metadata,
     copy_records,
+    copy_state,
     make_delivered_copy,
     set_message_id,
-    unchecked_message,
+    values_of,
 )
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.clear_replies import is_training
+from fl_privquant.flower._messages.cohort_replies import AddressedMessages, CohortReply
 from fl_privquant.flower._messages.protocol import KEY_DELIVERY
 from fl_privquant.flower.client.cohort import CohortApp
+from fl_privquant.flower.client.ledger import RECORD_LEDGER
 from fl_privquant.flower.simulation.engine import Federation
 
 # Node ids of SuperLinks are large random numbers. Ids begin at 1 here, because some code takes 0 for none.
@@ -64,7 +66,7 @@ class Nodes:
         return range(FIRST_NODE_ID, FIRST_NODE_ID + self.federation.num_clients)
 
     def context(self, node: int) -> Context:
-        """The context of a node, with its last state."""
+        """The context of a node, with its last state, which clients of one cohort may share."""
         state = self.states.get(node)
         return self.federation.context(self.run_id, node, node - FIRST_NODE_ID, state)
 
@@ -84,6 +86,7 @@ class Nodes:
     def _divide(self, sent: Sequence[Sent]) -> Iterator[list[int]]:
         """The places of messages that can be answered together: of one content, for different nodes."""
         keys: dict[int, Hashable] = {}
+        sizes: dict[int, int] = {}
         cohorts: dict[Hashable, list[int]] = {}
         asked: set[int] = set()
         for place, (message, _) in enumerate(sent):
@@ -102,7 +105,9 @@ class Nodes:
             key = keys[content]
             cohort = cohorts.setdefault(key, [])
             cohort.append(place)
-            if len(cohort) == self._cohort_size(message):
+            if content not in sizes:
+                sizes[content] = self._cohort_size(message)
+            if len(cohort) == sizes[content]:
                 yield cohorts.pop(key)
         yield from cohorts.values()
 
@@ -114,14 +119,19 @@ class Nodes:
 
     def _answer_cohort(self, app: CohortApp, sent: Sequence[Sent]) -> list[Message]:
         contexts = [self.context(message.metadata.dst_node_id) for message, _ in sent]
-        arrived = [_address(message, message_id) for message, message_id in sent]
         try:
-            replies = app.answer_cohort(arrived, contexts)
+            replies = app.answer_cohort(AddressedMessages(sent), contexts)
         finally:
+            # Clients that have counted the same, and keep nothing else, have one state.
+            shared: dict[int, RecordDict] = {}
             for context in contexts:
+                state = context.state
+                if isinstance(state, RecordDict) and [*state] == [RECORD_LEDGER]:
+                    context.state = shared.setdefault(id(values_of(state)[RECORD_LEDGER]), state)
                 self._keep_state(context)
         for reply, (_, message_id) in zip(replies, sent, strict=True):
-            set_message_id(reply, f"{message_id}-reply")
+            if type(reply) is not CohortReply:
+                set_message_id(reply, f"{message_id}-reply")
         return replies
 
     def _deliver(self, message: Message, message_id: str) -> Message:
@@ -130,6 +140,7 @@ class Nodes:
         arrived = make_delivered_copy(message, message_id)
         if node in self.ids:
             context = self.context(node)
+            context.state = copy_state(context.state)
             try:
                 reply = self._run_app(arrived, context)
             finally:
@@ -166,13 +177,6 @@ def _content_key(message: Message) -> Hashable:
         )
         for name, record in message.content.items()
     )
-
-
-def _address(message: Message, message_id: str) -> Message:
-    """The message with its id and the very same content, for those who do not change it."""
-    addressed = unchecked_message(copy_metadata(message), message.content)
-    set_message_id(addressed, message_id)
-    return addressed
 
 
 def make_error_reply(message: Message, code: int, reason: str) -> Message:

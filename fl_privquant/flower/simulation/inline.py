@@ -20,6 +20,7 @@ from fl_privquant.flower._flower_internals import (
     create_run,
     use_server_identity,
 )
+from fl_privquant.flower._messages.cohort_replies import source_of
 from fl_privquant.flower._messages.grids import MessageGrid
 from fl_privquant.flower.simulation._nodes import BATCH, Nodes, Sent, group_by_node
 from fl_privquant.flower.simulation.engine import (
@@ -96,7 +97,7 @@ class SimulationGrid(MessageGrid):
         replies = [
             self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies
         ]
-        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+        return sorted(replies, key=source_of)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
