@@ -81,11 +81,22 @@ def record_update(
     Raises
     ------
     InvalidSpecError
-        A layer mixes the records of a batch, or torch has no gradients of single records for the model.
+        A layer mixes the records of a batch, torch has no gradients of single records for the model, or it
+        has other arrays than were received.
     """
     check_layers(model)
     work = RecordWork(message)
-    model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in work.arrays.items()})
+    try:
+        model.load_state_dict(
+            {name: torch.from_numpy(np.array(array)) for name, array in work.arrays.items()}
+        )
+    except RuntimeError as error:
+        raise InvalidSpecError(
+            "model",
+            MISSING,
+            problem=f"is not the one that was received ({error})",
+            remedy="make the same model as the server",
+        ) from error
     if len(inputs) != len(targets):
         raise InvalidSpecError(
             "inputs, targets",

@@ -180,11 +180,14 @@ def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacySta
 
     With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
     of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
-    sees only the models stands beside these.
+    sees only the models stands beside these. If records are protected, the cost is a record's.
     """
     # In provenance.json each statement has its own delta and view, such as sums of 9 to 18 clients.
     origin = json.loads((RunDirectory.of(config).path / "provenance.json").read_text())
     stated = [PrivacyStatement.from_dict(statement) for statement in origin["statements"]]
+    of_records = [statement for statement in stated if statement.unit == Unit.RECORD]
+    if of_records:
+        return of_records
     totals = {statement.view.kind: statement for statement in stated if statement.unit == Unit.TOTAL}
     local = PrivacyStatement(row["epsilon_client_total"], row["delta_client_total"], Unit.TOTAL)
     local, models = totals.pop(ViewKind.LOCAL, local), totals.pop(ViewKind.MODELS, None)

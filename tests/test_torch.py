@@ -184,6 +184,15 @@ def test_a_model_without_gradients_of_single_records_is_refused() -> None:
         record_update(make_message(Branches()), Branches(), LOSS, *data())
 
 
+def test_another_model_than_was_received_is_refused() -> None:
+    wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 6))
+    message = make_message(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)))
+    with pytest.raises(
+        InvalidSpecError, match=r"(?s)not the one that was received.*size mismatch.*same model"
+    ):
+        record_update(message, wider, LOSS, *data())
+
+
 def test_inputs_and_targets_that_do_not_belong_together_are_refused() -> None:
     model = make_model()
     images, labels = data()

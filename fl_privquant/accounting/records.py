@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import pluralize
@@ -46,14 +47,7 @@ def record_statement(
         Whether to count in full, or by quick bounds.
     """
     releases = list(counts)
-    epsilon, method = math.inf, _NOT_OF_RECORDS
-    for orders in record_parts(counts, relation):
-        bounds = [compose_epsilon(parts, delta, refine) for parts in orders]
-        worst = max(bounds, key=lambda bound: bound.epsilon, default=None)
-        if worst is None:
-            epsilon, method = 0.0, "exact"
-        elif worst.epsilon < epsilon:
-            epsilon, method = worst.epsilon, f"sampled gaussian+{worst.method}"
+    epsilon, method = _total_epsilon(tuple(counts.items()), delta, relation, refine)
     rounds = sum(counts.values())
     rates = [release.norms.record_rate or 1.0 for release in releases]
     drawn = f", each record drawn with probability {max(rates):g}" if rates else ""
@@ -68,6 +62,23 @@ def record_statement(
         assumptions=_ASSUMPTIONS if view.kind is ViewKind.LOCAL else (*_ASSUMPTIONS, *_OF_SUMS),
         scope=f"{pluralize(rounds, 'round')}{drawn}",
     )
+
+
+# Every client of a simulation asks what the same round costs.
+@lru_cache(maxsize=256)
+def _total_epsilon(
+    counts: tuple[tuple[Release, int], ...], delta: float, relation: Relation, refine: bool
+) -> tuple[float, str]:
+    """The epsilon of all releases together, and how it was found."""
+    epsilon, method = math.inf, _NOT_OF_RECORDS
+    for orders in record_parts(dict(counts), relation):
+        bounds = [compose_epsilon(parts, delta, refine) for parts in orders]
+        worst = max(bounds, key=lambda bound: bound.epsilon, default=None)
+        if worst is None:
+            epsilon, method = 0.0, "exact"
+        elif worst.epsilon < epsilon:
+            epsilon, method = worst.epsilon, f"sampled gaussian+{worst.method}"
+    return epsilon, method
 
 
 def record_parts(counts: Mapping[Release, int], relation: Relation) -> list[list[list[Part]]]:

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 # A share of the noise, in spacings: from 2 honest silos on, rounding then costs less than 1e-9 in epsilon for
 # a million coordinates and a thousand rounds, and a code takes no more bits than it must.
 _DEVIATION = 2.0
-# The mean gradient of a silo has at most the norm of the clip. Its rotated coordinates are then nearly normal
-# with this standard deviation, in units of the coordinate clip, which leaves room for larger silos.
-_COORDINATE = 0.1
+# Coordinates are bounded so that one silo may have the records of all, and their gradients one direction.
+# Once rotated they are nearly normal, and this many standard deviations fit in. It takes no bits: the width
+# of the sum goes by the gradients of all records together.
+_ROOM = 5.0
 # Multipliers between which plans search, and how close to the best one they end.
 _MIN_MULTIPLIER, _MAX_MULTIPLIER = 0.05, 1e5
 _CLOSE = 1e-5
@@ -261,12 +262,13 @@ def plan_records(
         )
     divisor = target.sampling_rate * target.records / target.num_clients
     sampling = RecordSampling(l2_clip, target.sampling_rate, divisor)
-    clip = l2_clip / (_COORDINATE * math.sqrt(dimension))
+    usual = l2_clip / math.sqrt(dimension)
+    clip = target.num_clients * min(_ROOM * usual, l2_clip)
     multiplier = _find_multiplier(target, aggregation)
     # Rounding errors of all honest silos but one are noise, too.
     noise = math.sqrt(honest * _DEVIATION**2 + (honest - 1) / 12.0)
     for _ in range(_MAX_STEPS):
-        mechanism = _make_mechanism(target, multiplier * sampling.norm / clip / noise)
+        mechanism = _make_mechanism(target, multiplier * sampling.norm / clip / noise, usual / clip)
         draft = _make_plan(target, dimension, sampling, clip, mechanism, aggregation)
         if draft.statement.epsilon <= target.epsilon:
             return draft
@@ -299,13 +301,13 @@ def _find_multiplier(target: Target, aggregation: Aggregation) -> float:
     return high
 
 
-def _make_mechanism(target: Target, spacing: float) -> Mechanism:
+def _make_mechanism(target: Target, spacing: float, coordinate: float) -> Mechanism:
     mechanism: Mechanism = design(
         ROUNDED_GAUSSIAN,
         spacing=spacing,
         deviation=_DEVIATION,
         num_clients=target.num_clients,
-        coordinate_deviation=_COORDINATE,
+        coordinate_deviation=coordinate,
     )
     return mechanism
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
 from fl_privquant import torch as of_records
 from fl_privquant.codec.record_sampling import RecordSampling
 from simulations.benchmarks.harness import Ratio, median_seconds
-
-
-def make_cnn() -> nn.Module:
-    """The network of the tutorials of DP-SGD for MNIST: 26 010 parameters."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, padding=3),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, 2),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 1),
-        nn.Flatten(),
-        nn.Linear(512, 32),
-        nn.ReLU(),
-        nn.Linear(32, 10),
-    )
+from simulations.tasks.models import tanh_cnn
 
 
 def record_gradients(batch: int = 256, turns: int = 7) -> list[Ratio]:
@@ -32,14 +18,15 @@ def record_gradients(batch: int = 256, turns: int = 7) -> list[Ratio]:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
+    torch.manual_seed(0)
     images, labels = torch.randn(batch, 1, 28, 28), torch.arange(batch) % 10
-    loss, model = nn.functional.cross_entropy, make_cnn()
+    loss, model = nn.functional.cross_entropy, tanh_cnn(10)
     sampling = RecordSampling(clip=1.0, rate=1.0, divisor=1.0)
 
     def ours() -> dict[str, Tensor]:
         return of_records.sum_clipped_gradients(model, loss, images, labels, sampling.clip_factors)
 
-    sampled = GradSampleModule(make_cnn())
+    sampled = GradSampleModule(copy.deepcopy(model))
     optimizer = DPOptimizer(
         torch.optim.SGD(sampled.parameters(), lr=1.0),
         noise_multiplier=0.0,

@@ -73,7 +73,7 @@ class Run:
         """What the whole run costs, in the view that it is about; without privacy, the first statement."""
         totals = {
             statement.view.kind: statement
-            for statement in self.statements
+            for statement in reversed(self.statements)
             if statement.unit not in _SMALL_UNITS
         }
         return next((totals[kind] for kind in _VIEWS if kind in totals), self.certified)

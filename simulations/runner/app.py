@@ -24,8 +24,9 @@ from fl_privquant.flower import (
     StoppedResult,
 )
 from fl_privquant.flower._flower_internals import make_reply, unchecked_record
-from fl_privquant.flower._messages.arrays import DecodedArray
+from fl_privquant.flower._messages.arrays import DecodedArray, read_arrays
 from fl_privquant.flower.client import CohortApp, CohortMod
+from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.canary_audit import CanaryScores, CanaryTask, check_audit, plot_audit
 from simulations.runner.config import FederationConfig, RunConfig
 from simulations.runner.probe import Probe
@@ -65,11 +66,21 @@ def train(message: Message, context: Context) -> Message:
     task, probe = _load_client_side(str(context.run_config["config"]))
     client = int(context.node_config["partition-id"])
     server_round = int(message.content["config"]["server-round"])  # type: ignore[arg-type]
-    arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
-    trained = task.train(arrays, client, server_round)
+    config = load_config(context)
+    record: ArrayRecord
+    if config.privacy.unit == "record":
+        rng, seed = None, get_seed(context)
+        if seed is not None:
+            rng = RandomStream.seeded(seed, round=server_round, client=client, purpose="records")
+        record = task.train_on_records(message, client, rng)  # type: ignore[attr-defined]
+        trained = read_arrays(record)
+    else:
+        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
+        trained = task.train(arrays, client, server_round)
+        # Arrays are serialised only if they have to travel; the mod around this function sends codes instead.
+        made = {name: DecodedArray.of(value) for name, value in trained.items()}
+        record = unchecked_record(ArrayRecord, made)
     probe.store(server_round, client, trained)
-    # Arrays are serialised only if they have to travel; the mod around this function sends codes instead.
-    record = unchecked_record(ArrayRecord, {name: DecodedArray.of(value) for name, value in trained.items()})
     examples = unchecked_record(MetricRecord, {"num-examples": int(task.num_examples(client))})
     return make_reply(message, unchecked_record(RecordDict, {"arrays": record, "metrics": examples}))
 
@@ -77,7 +88,7 @@ def train(message: Message, context: Context) -> Message:
 def train_cohort(message: Message, contexts: Sequence[Context]) -> dict[str, Any] | None:
     """Train many clients at once, if the task can."""
     task, probe = _load_client_side(str(contexts[0].run_config["config"]))
-    if not hasattr(task, "train_batch"):
+    if not hasattr(task, "train_batch") or load_config(contexts[0]).privacy.unit == "record":
         return None
     clients = [int(context.node_config["partition-id"]) for context in contexts]
     server_round = int(message.content["config"]["server-round"])  # type: ignore[arg-type]

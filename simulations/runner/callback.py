@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from fl_privquant.cli import program
-from fl_privquant.statement import Relation
+from fl_privquant.planning.run_limits import check_target_relation
+from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.runner.progress import epsilon_heading, print_line, set_position
 
 _OUTCOME = "outcome.json"
@@ -53,12 +54,11 @@ class RunsCallback(Callback):
             console, f"sweep of {self._total} runs; a line for each that ends, and a report after the last"
         )
         # Parallel sweeps show no rounds, only what a run costs when it has ended.
-        print_line(
-            console,
-            epsilon_heading(
-                float(config.privacy.delta), not self._parallel, Relation(config.privacy.relation)
-            ),
-        )
+        of_records = config.privacy.unit == "record"
+        relation = check_target_relation(config.privacy.relation, of_records)
+        unit = Unit.RECORD if of_records else Unit.TOTAL
+        stated = PrivacyStatement(0.0, float(config.privacy.delta), unit, relation=relation)
+        print_line(console, epsilon_heading(stated, not self._parallel))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Show the rounds of a run with its position in the sweep, and not at all in a parallel one."""

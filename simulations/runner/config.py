@@ -27,6 +27,7 @@ from fl_privquant._validation import check_declared, check_positive, number_betw
 from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.codec.encoding import check_keep
 from fl_privquant.errors import MISSING, InvalidSpecError
+from fl_privquant.mechanisms.additive.rounded_gaussian import ROUNDED_GAUSSIAN
 from fl_privquant.mechanisms.registry import label_of
 from fl_privquant.planning import (
     ClientSampling,
@@ -35,6 +36,8 @@ from fl_privquant.planning import (
     PoissonSampling,
     StrategySampling,
 )
+from fl_privquant.planning.run_limits import check_target_relation
+from fl_privquant.statement import Relation
 from simulations.runner.apps.user_app import ROUND_KEYS, UserApp, fuse_app_config, user_app
 from simulations.runner.config_errors import explain_refusal
 from simulations.runner.mechanism_config import CENTRAL as CENTRAL
@@ -354,9 +357,16 @@ class PrivacyConfig:
     epsilon: Annotated[float | None, check_positive] = None
     """Target for a client's total over all rounds: in the aggregate view with secure aggregation, else in
     the local one. Mechanism, clips and rotation follow from it, and the run never spends more."""
-    relation: Annotated[str, one_of("replace-one", "zero-out")] = "replace-one"
+    unit: Annotated[str, one_of("client", "record")] = "client"
+    """What the target protects: a ``client`` with all that it has, or each ``record`` of its own. For
+    records, clients send a clipped gradient in each round, so that the learning rate is the server's."""
+    records: Annotated[int, _at_least_0] = 0
+    """About how many records all clients have together, for ``unit=record``."""
+    sampling_rate: Annotated[float, number_between("[0, 1]")] = 0.0
+    """Probability with which each record is drawn in a round, for ``unit=record``."""
+    relation: str = ""
     """The neighboring relation of the target and of the budget: ``replace-one``, or ``zero-out`` as most of
-    the field counts."""
+    the field counts. Empty for the default: ``replace-one`` for clients, ``add-remove`` for records."""
     max_epsilon: Annotated[float | None, check_positive] = None
     """Largest ε of one coordinate and release that clients accept; null for any."""
     budget: Annotated[float | None, check_positive] = None
@@ -365,6 +375,14 @@ class PrivacyConfig:
     """Share of a round's noise that the next round takes off, such as 0.75, or ``auto`` for the one with the
     least error of models; null for fresh noise. It is for rounded_gaussian in secure sums and for the central
     Gaussian, with epsilon and sampling=cohorts."""
+
+    def __post_init__(self) -> None:
+        _ = self.wanted_relation
+
+    @property
+    def wanted_relation(self) -> Relation:
+        """The neighboring relation, by default the usual one of the unit."""
+        return check_target_relation(self.relation, self.unit == "record")
 
     @property
     def wanted_correlation(self) -> float | str | None:
@@ -585,6 +603,8 @@ class RunConfig:
             raise InvalidSpecError("mechanism", name, f"protects nothing{target}", "choose another")
         if self.privacy.budget is not None:
             raise InvalidSpecError("privacy.budget", self.privacy.budget, target, "set one of them")
+        if self.privacy.unit == "record":
+            self._check_record_target()
         if encoding.rotate is False:
             raise InvalidSpecError(
                 "encoding.rotate", False, f"{target}, which rotates updates", "leave it out"
@@ -600,6 +620,23 @@ class RunConfig:
             if policy != "pilot" and (policy not in ("adaptive", "quantile") or name == CENTRAL):
                 problem = f"{target}, which plans one encoding for all rounds"
                 raise InvalidSpecError(key, policy, problem, f"use {key}=constant")
+
+    def _check_record_target(self) -> None:
+        """Refuse what a plan for records does not have."""
+        name, encoding = str(self.mechanism["name"]), self.encoding
+        if name != ROUNDED_GAUSSIAN or not self.secagg.enabled:
+            alone = "" if self.secagg.enabled else "without secure sums "
+            remedy = f"use mechanism={ROUNDED_GAUSSIAN} and secagg=on (or secagg=simulated)"
+            raise InvalidSpecError("mechanism", name, f"{alone}does not protect records", remedy)
+        fixed = {"encoding.clip": encoding.clip, "encoding.keep": encoding.keep, "app": self.app}
+        fixed["audit.canaries"] = self.audit.canaries or None
+        if not self.app and not hasattr(load_object(f"task.{TARGET}", self.task[TARGET]), "train_on_records"):
+            problem = "has no train_on_records()"
+            raise InvalidSpecError(f"task.{TARGET}", self.task[TARGET], problem, "choose a task with records")
+        for key, value in {**fixed, **encoding.changes}.items():
+            if value is not None:
+                problem = ", but plans for records have one form, for tasks"
+                raise InvalidSpecError(key, value, problem, "leave it out")
 
     @property
     def client_sampling(self) -> ClientSampling:

@@ -67,10 +67,20 @@ def make_target(config: RunConfig) -> Target | None:
         return None
     rounds, counted = config.federation.rounds, config.counted_rounds
     bound = None if counted == rounds else counted
-    clients, relation = _count_participants(config), config.privacy.relation
+    clients, relation = _count_participants(config), config.privacy.wanted_relation
     apart = 1 if config.privacy.correlation is None else config.client_sampling.min_rounds_apart
+    privacy = config.privacy
     return Target(
-        epsilon, rounds, clients, config.privacy.delta, bound, relation=relation, rounds_apart=apart
+        epsilon,
+        rounds,
+        clients,
+        privacy.delta,
+        bound,
+        unit=privacy.unit,
+        records=privacy.records,
+        sampling_rate=privacy.sampling_rate,
+        rounds_apart=apart,
+        relation=relation,
     )
 
 
@@ -127,7 +137,7 @@ def central_statement(config: RunConfig) -> PrivacyStatement:
     """What a run with the central baseline costs a client at most, for an adversary who sees the models."""
     _, epsilon, delta = central_target(config)
     assumptions = ("a trusted server", "exact real numbers: floats leak")
-    relation = Relation(config.privacy.relation)
+    relation = config.privacy.wanted_relation
     return PrivacyStatement(epsilon, delta, Unit.TOTAL, TRUSTED, relation, "exact", assumptions)
 
 
@@ -146,7 +156,7 @@ def run_statement(
     clip, l2_clip, keep = config.encoding.clip, config.encoding.l2_clip, config.encoding.keep
     ratio = None if l2_clip is None or clip is None else kept_norm(l2_clip, keep, dimension) / clip
     kept = count_kept(keep, dimension)
-    release = mechanism.to_bytes(), kept, view, UpdateNorms(l2=ratio), Relation(config.privacy.relation)
+    release = mechanism.to_bytes(), kept, view, UpdateNorms(l2=ratio), config.privacy.wanted_relation
     return _compute_statement(*release, rounds, delta)
 
 
@@ -186,6 +196,8 @@ def _cached_plan(
     parameters: str,
     correlation: float | str | None = None,
 ) -> Plan:
+    if target.protects_records:
+        return target.plan(dimension, l2_clip, aggregation=aggregation)
     mechanism = json.loads(parameters)
     name, bits = mechanism.pop("name"), mechanism.pop("bits", None)
     mechanism.pop(TARGET, None)

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fl_privquant.accounting import PrivacyStatement, Relation, Unit, ViewKind
+from fl_privquant.accounting import PrivacyStatement, Unit, ViewKind
 from simulations.runner.config import RunConfig
 
 _LINES = 4
@@ -109,7 +109,7 @@ class RoundsDisplay:
     def _explain(self, spent: PrivacyStatement) -> None:
         """Say once what the epsilon of the lines is; a sweep has said it for all of its runs."""
         if not self._explained and math.isfinite(spent.epsilon):
-            print_line(self._console, epsilon_heading(spent.delta, relation=spent.relation))
+            print_line(self._console, epsilon_heading(spent))
         self._explained = True
 
 
@@ -118,15 +118,16 @@ def name_with_seed(config: RunConfig) -> str:
     return f"{config.run_name}, seed {config.seed}"
 
 
-def epsilon_heading(delta: float, rounds: bool = True, relation: Relation = Relation.REPLACE_ONE) -> str:
+def epsilon_heading(stated: PrivacyStatement, rounds: bool = True) -> str:
     """What the figures of :func:`format_epsilons` are: the heading of the lines that a run or a sweep prints.
 
-    With ``rounds`` some of the lines are about rounds of a run that lasts.
+    ``stated`` has their unit, δ and relation. With ``rounds`` some of the lines are about rounds of a run
+    that lasts.
     """
-    stated = PrivacyStatement(0.0, delta, Unit.TOTAL, relation=relation)
+    whom = "one record of a client" if stated.unit is Unit.RECORD else "all updates of a client together"
     bound = " Until a run ends, it is an upper bound that is quick to compute." if rounds else ""
     return (
-        f"ε is for all updates of a client together ({stated.unit}, {relation}, δ = {stated.delta_cell}), if "
+        f"ε is for {whom} ({stated.unit}, {stated.relation}, δ = {stated.delta_cell}), if "
         f"its codes are seen (local), only sums over clients (sums), or only the models (models).{bound}"
     )
 

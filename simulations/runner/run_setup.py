@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, Context
 from flwr.serverapp.strategy import Strategy
 
-from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement, Relation
+from fl_privquant.accounting import Aggregation, Budget, PrivacyStatement
 from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.codec.encoding import Encoding
@@ -130,7 +130,7 @@ class PrivateSetup:
         # A plan, or a policy that keeps to one, brings its aggregation and the target as a budget.
         if not isinstance(self.encoding, Plan) and self.policy.plan is None:
             limit, delta = config.privacy.budget, config.privacy.delta
-            relation = Relation(config.privacy.relation)
+            relation = config.privacy.wanted_relation
             budget = None if limit is None else Budget(limit, delta, relation=relation)
             settings |= {"aggregation": self.aggregation, "budget": budget, "delta": delta}
         return settings
@@ -156,7 +156,7 @@ class PrivateSetup:
         clip, cost = self.l2_clip or l2_clip, 1.0
         if self._central_noise.correlation:
             cost = self._central_noise.participation_cost(central_schedule(self.config))
-        rounds, relation = self.config.counted_rounds, Relation(self.config.privacy.relation)
+        rounds, relation = self.config.counted_rounds, self.config.privacy.wanted_relation
         deviation = calibrate_sum_noise(clip, rounds, epsilon, delta, cost, relation)
         return {"l2_clip": clip, "deviation": deviation}
 

@@ -127,6 +127,6 @@ def run_columns(config: RunConfig) -> dict[str, Any]:
         "kilobytes": sent / 1000.0,
         "accuracy": last["accuracy"],
         "run_epsilon": config.privacy.epsilon,
-        "epsilon_reached": last["epsilon_client_total_sum"],
+        "epsilon_reached": last[f"epsilon_{config.privacy.unit}_total_sum"],
         "wrapped_sums": int(rounds["wrapped_sums"].sum()),
     }

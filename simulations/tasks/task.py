@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from flwr.app import ArrayRecord, Message
 from hydra.utils import instantiate
 from numpy.typing import NDArray
 
 from fl_privquant import _validation
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.config import PartitionConfig, RunConfig
 from simulations.runner.targets import TARGET, check_options, load_object, options_of
 from simulations.tasks.data import Examples
@@ -216,6 +218,18 @@ class TorchTask:
                 self._run.federation,
             )
         return dict(zip(arrays, trained, strict=True))
+
+    def train_on_records(self, message: Message, client: int, rng: RandomStream | None) -> ArrayRecord:
+        """The update of a client for a plan that protects each of its examples."""
+        from torch import from_numpy
+
+        from fl_privquant.torch import record_update
+
+        part, examples = self.parts[client], self.examples
+        x, y = from_numpy(examples.train_x[part]), from_numpy(examples.train_y[part])
+        with self._model(self._initial) as space:
+            space.model.train()
+            return record_update(message, space.model, self._loss, x, y, rng=rng)
 
     def _training_seed(self, client: int, server_round: int) -> int:
         words = np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)

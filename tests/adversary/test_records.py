@@ -11,10 +11,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import nn
 
+from fl_privquant.accounting import SimulatedSum
 from fl_privquant.accounting.accountant import Accountant, Budget
 from fl_privquant.accounting.records import record_statement
 from fl_privquant.accounting.release import Release
-from fl_privquant.codec.record_sampling import RecordSampling
+from fl_privquant.codec.array_layout import Layout
+from fl_privquant.codec.record_sampling import RecordSampling, RecordSum
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import BudgetExhaustedError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.flower import linear_record_update
 from fl_privquant.flower._flower_internals import use_server_identity
@@ -262,3 +265,62 @@ def test_one_round_at_odd_settings_is_the_closed_form(multiplier: float, rate: f
     ours = max(compose_epsilon([Part(loss, 1)], delta).epsilon for loss in losses)
     assert stick(ours) <= delta
     assert stick(ours * 0.999 - 1e-9) > delta or ours == 0.0
+
+
+def test_a_silo_that_has_all_records_is_heard_in_full() -> None:
+    """Its coordinates were once clipped where it had more than about six times the records of the others."""
+    silos, dimension = 40, 200
+    target = Target(4.0, 1, silos, unit="record", records=10**5, sampling_rate=0.5)
+    planned: Any = target.plan(dimension, aggregation=SimulatedSum(0.0, 0.0))
+    codec = UpdateCodec(Layout.of({"w": np.zeros(dimension)}), planned.encoding, rotation_seed=5)
+    stream, ring = RandomStream.seeded(1), codec.sum_ring(silos)
+    direction = np.full(dimension, silos / math.sqrt(dimension))
+    updates = [codec.encode_record_sum(RecordSum({"w": direction}, planned.sampling), stream)]
+    nothing = RecordSum({"w": np.zeros(dimension)}, planned.sampling)
+    updates += [codec.encode_record_sum(nothing, stream) for _ in range(silos - 1)]
+    total = ring.residues(sum(update.codes() for update in updates))
+    opened = codec.decode_sum(ring.unwrap(total, silos), silos)["w"]
+    assert float(opened @ direction) / silos == pytest.approx(1.0, abs=0.3)
+    # Nor does the size of what is sent tell how many records a silo has, or drew.
+    assert len({len(update.pack()) for update in updates}) == 1
+
+
+def test_the_number_of_a_silos_records_changes_nothing_but_the_sum() -> None:
+    """The divisor is the plan's; a silo that draws nothing answers as one that draws many."""
+    inputs, labels = (each.numpy() for each in records(60))
+    labels = np.minimum(labels, 1)
+    made = [linear_record_update(linear_message(), inputs[:n], labels[:n]).record_sum for n in (0, 1, 60)]
+    assert len({each.sampling for each in made}) == 1
+    assert not any(array.any() for array in made[0].arrays.values())
+    shapes = [{name: array.shape for name, array in each.arrays.items()} for each in made]
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_a_record_is_drawn_at_most_once_and_all_are_at_rate_1() -> None:
+    for rate in (1e-18, 0.3, 1.0):
+        drawn = RecordSampling(1.0, rate, 1.0).draw(10_000)
+        assert len(set(drawn.tolist())) == len(drawn)
+        # More than six deviations: outside with odds below 1e-9.
+        assert abs(len(drawn) - 10_000 * rate) < 300
+    assert len(RecordSampling(1.0, 1.0, 1.0).draw(10_000)) == 10_000
+
+
+def test_a_draw_does_not_follow_from_a_seed_of_the_client() -> None:
+    """A node's seed gives its noise in simulations; records are drawn by secure randomness all the same."""
+    sampling = RecordSampling(1.0, 0.5, 1.0)
+    assert sampling.draw(200).tolist() != sampling.draw(200).tolist()
+    noise = RandomStream.seeded(3, round=1, client=0).words(200)
+    mine = RandomStream.seeded(3, round=1, client=0, purpose="records").words(200)
+    assert not np.intersect1d(noise, mine).size
+
+
+def test_a_ledger_with_rounds_of_both_units_protects_no_record() -> None:
+    ordinary = Release(design("one_bit", epsilon=1.0), 100, View(9))
+    mixed = {_release(0.3): 2, ordinary: 1}
+    assert math.isinf(record_statement(mixed, 1e-5).epsilon)
+    # Nor does a round for records protect a client.
+    assert math.isinf(Accountant(mixed).statement(1e-5).epsilon)
+    assert math.isfinite(Accountant({ordinary: 1}).statement(1e-5).epsilon)
+    budget = Budget(5.0, 1e-5, Unit.RECORD, Relation.ADD_REMOVE)
+    with pytest.raises(BudgetExhaustedError):
+        Accountant({_release(0.3): 2}).check(1, ordinary, [budget])

@@ -195,13 +195,12 @@ class RunAccount:
         last = self.ledger.last_release
         if last is None or last.norms.record is None:
             return []
-        of_budget = self.budget is not None and self.budget.unit is Unit.RECORD
-        asked = {self.budget.relation} if of_budget and self.budget is not None else set()
+        asked = [] if self.budget is None or self.budget.unit is not Unit.RECORD else [self.budget.relation]
+        relations = dict.fromkeys([*asked, Relation.ADD_REMOVE, Relation.REPLACE_ONE])
         stated = [
             self.ledger.record_statement(self.delta, in_sum, relation, refine)
             for in_sum in views
-            for relation in Relation
-            if relation in asked | {Relation.ADD_REMOVE, Relation.REPLACE_ONE}
+            for relation in relations
         ]
         return [statement for statement in stated if math.isfinite(statement.epsilon)]
 

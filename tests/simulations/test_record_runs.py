@@ -1,0 +1,58 @@
+"""Runs of tasks that protect records, by their keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fl_privquant.errors import InvalidSpecError
+from fl_privquant.statement import PrivacyStatement, Relation, Unit
+from simulations.report.runs import load_runs
+from simulations.run import execute
+from simulations.runner.config import RunConfig, compose_run
+from simulations.runner.results import RunDirectory
+
+KEYS = ("mechanism=rounded_gaussian", "secagg=simulated", "secagg.dropout_fraction=0")
+RECORDS = ("privacy.unit=record", "privacy.records=1437", "privacy.sampling_rate=0.2", "privacy.epsilon=8")
+ROUNDS = ("federation.strategy=fedavgm", "federation.num_clients=3", "federation.rounds=12")
+
+
+def config(folder: Path, *more: str) -> RunConfig:
+    return compose_run(*KEYS, *RECORDS, *ROUNDS, f"output={folder}", *more)
+
+
+@pytest.mark.parametrize("more", [(), ("partition=dirichlet", "secagg.masked=true")])
+def test_a_run_of_three_silos_learns_and_states_what_a_record_spends(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = config(tmp_path, *more)
+    summary = execute(run)
+    # Chance is 0.1.
+    assert summary["accuracy"] > 0.6
+    assert 7.9 < summary["epsilon_record_total_sum"] <= 8.0
+    assert math.isinf(summary["epsilon_client_total_sum"])
+    (loaded,), problems = load_runs(RunDirectory.of(run).path.parent)
+    assert not problems
+    assert (loaded.total.unit, loaded.total.relation) == (Unit.RECORD, Relation.ADD_REMOVE)
+    origin = json.loads((RunDirectory.of(run).path / "provenance.json").read_text())
+    stated = [PrivacyStatement.from_dict(statement) for statement in origin["statements"]]
+    assert {each.relation for each in stated if each.unit is Unit.RECORD} >= {*Relation} - {Relation.ZERO_OUT}
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ("mechanism=optm", "mechanism: 'optm' does not protect records; use mechanism=rounded_gaussian"),
+        ("secagg=none", "without secure sums does not protect records"),
+        ("encoding.keep=0.5", "encoding.keep: 0.5, but plans for records have one form"),
+        ("privacy.sampling_rate=0", "sampling_rate: 0.0 must be above 0"),
+        ("privacy.relation=zero-out", "not a relation of targets for records; give add-remove"),
+        ("task=mean", "has no train_on_records"),
+    ],
+)
+def test_what_does_not_protect_records_is_refused(more: str, error: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match=error):
+        execute(config(tmp_path, more))
