@@ -291,7 +291,7 @@ def unit_statement(
         return dataclasses.replace(coordinate_statement(mechanism), relation=relation)
     units = dimension if mechanism.encodes_whole_updates else 1
     release = Release(mechanism, units, relation=relation)
-    return Accountant([release]).statement(mechanism.delta, Unit(mechanism.unit))
+    return Accountant([release]).statement(mechanism.delta, mechanism.unit)
 
 
 def round_statement(release: Release, delta: float) -> PrivacyStatement:

@@ -95,7 +95,7 @@ def empirical_bound(
             (confidence, num_draws, len(inputs)),
             ", expected a confidence between 0.5 and 1, 1000 draws or more and two inputs or more",
         )
-    if mechanism.unit != Unit.COORDINATE.value:
+    if mechanism.unit is not Unit.COORDINATE:
         raise InvalidSpecError(
             "mechanism", mechanism.name, "encodes whole updates", "the attack is on one coordinate"
         )
