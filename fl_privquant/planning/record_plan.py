@@ -47,7 +47,7 @@ _CLOSE = 1e-5
 _MAX_STEPS = 12
 # The example of collusion that a plan states.
 _COLLUDING = 2
-_LEAST_HONEST = 2
+_MIN_HONEST = 2
 _NO_LIMIT = (
     "The share of the noise of one of so many silos certifies nothing by itself, so that this limit allows "
     "any noise, or none: the server is trusted to ask for the noise of the plan."
@@ -251,7 +251,7 @@ def plan_records(
     l2_clip = _validation.check_positive("l2_clip", l2_clip)
     aggregation = SecureSum(dropout_fraction=0.0) if aggregation is None else aggregation
     honest = aggregation.view(target.num_clients).honest_count
-    if honest < _LEAST_HONEST:
+    if honest < _MIN_HONEST:
         raise InvalidSpecError(
             "num_clients",
             target.num_clients,
