@@ -71,8 +71,6 @@ class SecureRounds:
             corrupt_fraction=sums.corrupt_fraction,
             dropout_fraction=sums.dropout_fraction,
             server_may_lie=sums.server_may_lie,
-            num_neighbors=sums.num_neighbors,
-            threshold=sums.threshold,
             identities=sums.identities,
         )
         server = ServerRound(config, clients)
