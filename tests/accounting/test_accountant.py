@@ -15,7 +15,6 @@ from fl_privquant.accounting import (
     LOCAL,
     Accountant,
     PrivacyStatement,
-    Relation,
     Release,
     Unit,
     UpdateNorms,
@@ -324,11 +323,9 @@ def test_the_best_of_several_bounds_is_stated_with_its_name(monkeypatch: pytest.
     assert round_statement(local, DELTA).method == "l2 renyi+rdp"
     known = TableMechanism.update_losses
 
-    def with_another(
-        self: TableMechanism, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[NamedLoss]:
-        mine = NamedLoss(NormBound(lambda order: 0.01 * order / view.honest_count), "mine")
-        return [*known(self, norms, dimension, view, relation), mine]
+    def with_another(self: TableMechanism, update: WholeUpdate) -> list[NamedLoss]:
+        mine = NamedLoss(NormBound(lambda order: 0.01 * order / update.num_honest), "mine")
+        return [*known(self, update), mine]
 
     monkeypatch.setattr(accountant_module, "_update_losses", accountant_module._update_losses.__wrapped__)
     monkeypatch.setattr(TableMechanism, "update_losses", with_another)
