@@ -48,7 +48,7 @@ _CLOSE = 1e-5
 _MAX_STEPS = 12
 # The example of collusion that a plan states.
 _COLLUDING = 2
-_LEAST_HONEST = 2
+_MIN_HONEST = 2
 _ALONE = (
     "Each silo adds all of the noise by itself, so that no other silo has to be honest; with secure sums "
     "silos share it, and the model is much better."
@@ -265,7 +265,7 @@ def plan_records(
     aggregation = SecureSum(dropout_fraction=0.0) if aggregation is None else aggregation
     view = aggregation.view(target.num_clients)
     honest = view.honest_count
-    if honest < _LEAST_HONEST and view != LOCAL:
+    if honest < _MIN_HONEST and view != LOCAL:
         raise InvalidSpecError(
             "num_clients",
             target.num_clients,
