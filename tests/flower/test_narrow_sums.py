@@ -48,7 +48,7 @@ def test_the_model_is_the_same_and_the_bytes_are_fewer() -> None:
     np.testing.assert_array_equal(simulated, exact)
     assert wide.bytes_up - narrow.bytes_up == CLIENTS * DIMENSION // 8
     assert open_.bytes_up == narrow.bytes_up
-    assert (wide.wrapped_sums, narrow.wrapped_sums, open_.wrapped_sums) == (None, None, 0)
+    assert (wide.overflowed_sums, narrow.overflowed_sums, open_.overflowed_sums) == (None, None, 0)
 
 
 def test_a_simulation_counts_the_sums_that_wrap(
@@ -61,7 +61,7 @@ def test_a_simulation_counts_the_sums_that_wrap(
     with caplog.at_level("WARNING"):
         model, record = run(SimulatedSum(**FRACTIONS))
     wrong = int(np.count_nonzero(model != exact))
-    assert record.wrapped_sums == wrong > 0
+    assert record.overflowed_sums == wrong > 0
     assert f"{wrong} sums wrapped" in caplog.text
 
 
@@ -73,7 +73,7 @@ def test_sums_of_residues_are_not_said_to_wrap(caplog: pytest.LogCaptureFixture)
     with caplog.at_level("WARNING"):
         _, record = run(sums, plan.encoding, max_delta=0.5)
     assert record.survivors == CLIENTS
-    assert record.wrapped_sums == 0
+    assert record.overflowed_sums == 0
     assert "wrapped" not in caplog.text
 
 

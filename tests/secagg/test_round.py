@@ -199,7 +199,7 @@ def test_wrong_shares_fail_cleanly_where_none_can_be_spared() -> None:
 
 
 @pytest.mark.parametrize("kind", ["seed", "wrapping"])
-def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_secret_is_recognized(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares that lie on one polynomial, but of another secret: each of the two checks catches it."""
     round_ = open_round(5, until="mask")
     round_.mask(lost=[10])
