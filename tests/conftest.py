@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.e2e import fresh_environment
+from tests.flower_log import LogLines, listen
 from tests.ray_cluster import RayCluster
 
 settings.register_profile(
@@ -72,6 +73,13 @@ def logs_as_imported() -> None:
     for handler in _ROOT_LOG.handlers[:]:
         if handler not in _ROOT_HANDLERS and not type(handler).__module__.startswith("_pytest."):
             _ROOT_LOG.removeHandler(handler)
+
+
+@pytest.fixture
+def flower_log() -> Iterator[LogLines]:
+    """What Flower's logger says during the test."""
+    with listen() as lines:
+        yield lines
 
 
 @pytest.fixture(scope="session", autouse=True)

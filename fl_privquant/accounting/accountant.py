@@ -224,13 +224,13 @@ class Accountant:
         rate = root / max(math.sqrt(budget.epsilon - log_delta) - root, root / _MAX_RATE)
         if budget.unit is Unit.RECORD:
             ways = record_parts(self._counts, budget.relation)
-            totals = [max(_filtered(parts, log_delta, rate) for parts in orders) for orders in ways]
+            totals = [max(_filter_parts(parts, log_delta, rate) for parts in orders) for orders in ways]
             return min(totals, default=math.inf)
         parts = [
             _best_part_at_rate(release.with_relation(budget.relation), count, budget.delta, rate)
             for release, count in self._counts.items()
         ]
-        return _filtered(parts, log_delta, rate)
+        return _filter_parts(parts, log_delta, rate)
 
     def budget_statement(self, budget: Budget, refine: bool = True) -> PrivacyStatement:
         """What was spent of a budget: at its delta, in its unit and for its relation."""
@@ -291,7 +291,7 @@ def unit_statement(
         return dataclasses.replace(coordinate_statement(mechanism), relation=relation)
     units = dimension if mechanism.encodes_whole_updates else 1
     release = Release(mechanism, units, relation=relation)
-    return Accountant([release]).statement(mechanism.delta, Unit(mechanism.unit))
+    return Accountant([release]).statement(mechanism.delta, mechanism.unit)
 
 
 def round_statement(release: Release, delta: float) -> PrivacyStatement:
@@ -392,7 +392,7 @@ def _is_surely_above(
     return compose_epsilon(_merge_parts(parts), delta, refine=False).epsilon > limit
 
 
-def _filtered(parts: list[Part], log_delta: float, rate: float) -> float:
+def _filter_parts(parts: list[Part], log_delta: float, rate: float) -> float:
     """The epsilon of parts whose kinds were chosen adaptively, by their moments at a rate set before."""
     largest = pure_epsilon(parts)
     if math.fsum(part.count * part.loss.infinity for part in parts) >= math.exp(log_delta):

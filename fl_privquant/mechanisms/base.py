@@ -27,7 +27,7 @@ from fl_privquant.mechanisms.modular_sum import SumRing, find_narrowest_ring
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
 from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.privacy_loss.closed_forms import NOT_PRIVATE, response_loss
-from fl_privquant.privacy_loss.composition.compose import NamedLoss
+from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.sums.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
@@ -71,10 +71,10 @@ class Mechanism(ABC):
     """How the mechanism was designed, for reports."""
 
     kind: ClassVar[str]
-    unit: ClassVar[str] = "coordinate release"
-    """What :attr:`epsilon` covers, in words, in the local view."""
-    norm: ClassVar[str] = "linf"
-    """Norm that the clip bounds: "linf" that of each coordinate, "l2" the Euclidean norm of the update."""
+    unit: ClassVar[Unit] = Unit.COORDINATE
+    """What :attr:`epsilon` covers, in the local view."""
+    norm: ClassVar[UpdateNorm] = UpdateNorm.LINF
+    """The norm that the clip bounds."""
     outputs_floats: ClassVar[bool] = False
     """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
@@ -145,7 +145,7 @@ class Mechanism(ABC):
     @property
     def statement(self) -> PrivacyStatement:
         """The privacy statement of one :attr:`unit` in the local view, for people to read."""
-        return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
+        return PrivacyStatement(self.epsilon, self.delta, self.unit, method="exact")
 
     def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
         """The privacy loss of one :attr:`unit` in that view, with the name of the bound.
@@ -203,7 +203,7 @@ class Mechanism(ABC):
     @property
     def encodes_whole_updates(self) -> bool:
         """Whether an update is encoded at once, and :attr:`epsilon` spent once for all its coordinates."""
-        return self.unit == Unit.ROUND
+        return self.unit is Unit.ROUND
 
     def releases(self, dimension: int) -> int:
         """How many times :attr:`epsilon` is spent when an update of that many coordinates is encoded."""

@@ -59,9 +59,8 @@ whom were sent the same invitation, list of clients, request and model:
 - *The graph cannot be chosen.* A client gets the list of all clients, each of which it knows, none twice. It
   draws the graph itself, from this list and from the root of a tree of all keys that holds its own
   (:mod:`fl_privquant.secagg.graph.roster_tree`). The server can try many graphs, by keys of its corrupt
-  clients or
-  by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 360 clients (at fractions of a
-  tenth) every graph is good.
+  clients or by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 360 clients (at
+  fractions of a tenth) every graph is good.
 - *The server can choose whom it calls lost*, once it knows the graph. The honest survivors stay connected
   whoever is lost (:mod:`fl_privquant.secagg.graph.parameters`), so that no sum of a part of them opens.
 - *All are told the same.* Masks are derived from a digest of everything that a client was told: where two

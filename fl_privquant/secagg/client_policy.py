@@ -39,10 +39,10 @@ class ClientPolicy:
     min_clients
         The fewest clients of a round. The default is for simulations.
     corrupt_fraction
-        Share of the clients of a round that may work together with the server, rounded up.
+        Fraction of the clients of a round that may work together with the server, rounded up.
     dropout_fraction
-        Share of the clients of a round that may be lost, rounded up. If more are lost, this client does not
-        help to open the sum.
+        Fraction of the clients of a round that may be lost, rounded up. If more are lost, this client does
+        not help to open the sum.
     max_security_failure
         Largest odds that the graph fails to protect a round. ``math.inf`` accepts any graph and protects
         nobody: it is for measurements and tests.

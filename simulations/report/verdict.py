@@ -383,6 +383,10 @@ def describe_budget(rows: pd.DataFrame) -> str:
     statements = own["statement"] if own["whole_run"].all() else own["certified"]
     first: PrivacyStatement = replace(statements.iloc[0], epsilon=float(rows["epsilon"].iloc[0]))
     units = dict.fromkeys(str(statement.unit) for statement in statements)
+    views = dict.fromkeys(statement.view.words for statement in statements)
+    if len(units) == 1 and len(views) > 1 and own["whole_run"].all():
+        seen = " or ".join(views)
+        return f"{first.figures} ({first.unit}, {seen}, {first.relation})"
     if len(units) == 1:
         return first.brief
     meaning = f"{join_words(units)}, {first.view.words}, {first.relation}"

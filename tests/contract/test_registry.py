@@ -13,6 +13,7 @@ from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpd
 from fl_privquant.mechanisms._continuous import FloatMechanism
 from fl_privquant.mechanisms.registry import get_entry
 from fl_privquant.mechanisms.vectors.base import VectorMechanism, VectorSpec
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from tests.mechanisms.forgery import forged
 from tests.typical import spec_fields
 from tests.typical import typical as typical_of
@@ -155,7 +156,7 @@ def test_the_exact_error_is_what_draws_show(mechanism: Any) -> None:
 def test_the_exact_error_of_vectors_is_what_draws_show(mechanism: Any) -> None:
     generator = np.random.default_rng(6)
     x = generator.uniform(-1.0, 1.0, (4_000, 3))
-    if mechanism.norm == "l2":
+    if mechanism.norm is UpdateNorm.L2:
         x = generator.normal(size=x.shape)
         x *= generator.random((len(x), 1)) ** (1 / 3) / np.linalg.norm(x, axis=1, keepdims=True)
     sized = mechanism.for_dimension(3)

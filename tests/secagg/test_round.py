@@ -158,8 +158,7 @@ def test_too_few_unmask_replies_fail_cleanly() -> None:
 
 def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> None:
     """On the ring 3 neighbors of one client are lost; it cannot be protected, the rest can."""
-    round_ = open_round(20, graph=(4, 3), restore=False)
-    round_.advertise()
+    round_ = open_round(20, graph=(4, 3), restore=False, until="share")
     rosters = round_.server.rosters()
     lonely = 3
     lost = round_.server._graph[lonely][:3]
@@ -169,9 +168,7 @@ def test_clients_without_enough_holders_are_left_out_and_the_others_go_on() -> N
     round_.mask()
     assert lonely not in round_.sent["MaskRequest"]
     assert "too few of its neighbors" in round_.server.rejected[lonely]
-    round_.confirm()
-    round_.unmask()
-    result = round_.server.finish()
+    result = round_.run(since="confirm")
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
 
 
@@ -202,11 +199,9 @@ def test_wrong_shares_fail_cleanly_where_none_can_be_spared() -> None:
 
 
 @pytest.mark.parametrize("kind", ["seed", "wrapping"])
-def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_secret_is_recognized(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares that lie on one polynomial, but of another secret: each of the two checks catches it."""
-    round_ = open_round(5)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(5, until="mask")
     round_.mask(lost=[10])
     round_.confirm()
     round_.unmask()
@@ -223,8 +218,7 @@ def test_a_wrong_secret_is_recognised(kind: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_server_ignores_late_repeated_and_foreign_messages() -> None:
-    round_ = open_round(4)
-    round_.advertise()
+    round_ = open_round(4, until="share")
     server, advertised = round_.server, round_.sent["KeyAdvertisement"]
     assert not server.receive(3, advertised[3])
     assert not server.receive(999, advertised[3])
@@ -250,10 +244,7 @@ def test_server_drops_clients_that_share_a_key() -> None:
     assert round_.server.receive(3, bytes(stolen))
     round_.share()
     assert round_.server.rejected.keys() == {3, 10}
-    round_.mask()
-    round_.confirm()
-    round_.unmask()
-    assert round_.server.finish().survivors == (17, 24, 31, 38)
+    assert round_.run(since="mask").survivors == (17, 24, 31, 38)
 
 
 def test_server_rejects_keys_of_small_order() -> None:

@@ -492,7 +492,7 @@ class PrivQuantStrategy(StrategyWrapper):
             spent=self._account.spent(),
             share_clipped=share_clipped,
             norm_to_clip=norm_to_clip,
-            wrapped_sums=overflowed,
+            overflowed_sums=overflowed,
             seconds_clients=opened_at - current.asked_at,
             seconds_aggregate=time.perf_counter() - opened_at,
         )

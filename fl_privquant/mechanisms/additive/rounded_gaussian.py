@@ -86,7 +86,7 @@ _AS_GOOD = 1.002
 # Probability that a coordinate of a planned sum wraps. A wrap moves it by some 11 standard deviations, so
 # that all wraps together add less than 1e-5 to the error.
 WRAPS = 1e-8
-# Share of delta that a plan leaves for tables and tails.
+# Fraction of delta that a plan leaves for tables and tails.
 _LEFT = 1e-6
 # Coordinate clip of rotated updates, in standard deviations of a coordinate at the norm bound.
 _SPREAD = 5.0

@@ -32,6 +32,7 @@ from fl_privquant.mechanisms.vectors.base import (
 )
 from fl_privquant.mechanisms.vectors.cldp import derive_direction
 from fl_privquant.mechanisms.vectors.sphere import mean_projection
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from tests.mechanisms.forgery import forged
 
 NAMES = ("cldp_linf", "cldp_l2", "vqsgd", "vqsgd_private")
@@ -248,7 +249,7 @@ def test_repeats_average(name: str) -> None:
     if not one.private:
         assert many.squared_error(x) == pytest.approx(one.squared_error(x) / 4)
     assert many.mse() == pytest.approx(
-        (many.output_norm**2 - 6 * (1 / 3 if one.norm == "linf" else 1 / 8)) / 24
+        (many.output_norm**2 - 6 * (1 / 3 if one.norm is UpdateNorm.LINF else 1 / 8)) / 24
     )
     assert many.mse(np.array([0.5, -0.5])) == pytest.approx((many.output_norm**2 - 6 * 0.25) / 24)
 
