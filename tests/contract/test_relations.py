@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.accounting import Accountant, Relation, Release, UpdateNorms, View
+from fl_privquant.accounting import Accountant, PrivacyStatement, Relation, Release, UpdateNorms, View
+from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import zero_out_loss
+from fl_privquant.statement import StatedView, Unit, ViewKind
 from tests.typical import typical
 
 DELTA = 1e-5
@@ -153,6 +157,43 @@ def test_add_remove_needs_a_view_that_hides_who_takes_part() -> None:
     assert statement.relation is Relation.ADD_REMOVE
     assert any("with or without the client" in assumption for assumption in statement.assumptions)
     assert statement.epsilon == hidden.statement(DELTA, relation=REPLACE_ONE).epsilon
+
+
+@pytest.mark.parametrize("view", ["local", "aggregate of 20", "local or aggregate"])
+@pytest.mark.parametrize("unit", [Unit.COORDINATE, Unit.ROUND, Unit.TOTAL])
+def test_no_statement_says_add_remove_of_clients_who_are_seen(unit: Unit, view: str) -> None:
+    """Neither one that is made, nor one that is loaded after its relation was changed in its file."""
+    made = PrivacyStatement(1.0, DELTA, unit, StatedView.from_text(view), ZERO_OUT)
+    with pytest.raises(InvalidSpecError, match=r"add-remove' needs a view that hides who takes part"):
+        dataclasses.replace(made, relation=Relation.ADD_REMOVE)
+    changed = {**json.loads(json.dumps(made.to_dict())), "relation": "add-remove"}
+    with pytest.raises(InvalidSpecError, match=r"add-remove' needs a view that hides who takes part"):
+        PrivacyStatement.from_dict(changed)
+    # Of records it may be said, and of clients where nobody sees who takes part.
+    assert dataclasses.replace(made, unit=Unit.RECORD, relation=Relation.ADD_REMOVE)
+    assert dataclasses.replace(made, view=StatedView(ViewKind.CENTRAL), relation=Relation.ADD_REMOVE)
+
+
+@pytest.mark.parametrize("relation", ["", "both", "Zero-out", None])
+def test_a_statement_with_another_relation_or_none_is_not_loaded(relation: str | None) -> None:
+    content = PrivacyStatement(1.0, DELTA, Unit.TOTAL).to_dict()
+    content["relation"] = relation
+    with pytest.raises(ValueError, match="is not a valid Relation"):
+        PrivacyStatement.from_dict(content)
+    del content["relation"]
+    with pytest.raises(KeyError, match="relation"):
+        PrivacyStatement.from_dict(content)
+
+
+def test_a_budget_of_clients_who_are_seen_is_not_for_add_remove() -> None:
+    release = Release(pq.design("gaussian", epsilon=1.0), 1)
+    ledger = FederationLedger()
+    with pytest.raises(InvalidSpecError, match=r"add-remove' needs a view that hides who takes part"):
+        ledger.check(1, release, [7], pq.Budget(9.0, DELTA, relation=Relation.ADD_REMOVE))
+    ledger.ask(1, release, [7])
+    for in_sum in (False, True):
+        with pytest.raises(InvalidSpecError, match=r"add-remove' needs a view that hides who takes part"):
+            ledger.statement(DELTA, in_sum, relation=Relation.ADD_REMOVE)
 
 
 def test_releases_of_two_relations_have_no_common_statement() -> None:
