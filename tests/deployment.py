@@ -29,6 +29,7 @@ from tests.ports import find_free_ports
 
 __all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
+_IMPATIENT = Path(__file__).parent / "impatient"
 _HOST = "127.0.0.1"
 _CONNECTION = "loopback"
 _START_SECONDS = 60.0
@@ -77,11 +78,11 @@ class Superlink:
             **os.environ,
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             # Processes of Flower look for one another's programs there.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "PYTHONPATH": os.pathsep.join([each for each in sys.path if each]),
+            "PYTHONPATH": os.pathsep.join([str(_IMPATIENT), *filter(None, sys.path)]),
         }
         self._lasting: dict[str, subprocess.Popen[bytes]] = {}
         self._numbers = itertools.count(1)

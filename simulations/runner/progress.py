@@ -170,3 +170,8 @@ def set_position(position: str) -> None:
     """
     global _position
     _position = position
+
+
+def get_position() -> str:
+    """What :func:`set_position` has set in this process."""
+    return _position

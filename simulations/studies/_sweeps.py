@@ -128,5 +128,5 @@ def run_columns(config: RunConfig) -> dict[str, Any]:
         "accuracy": last["accuracy"],
         "run_epsilon": config.privacy.epsilon,
         "epsilon_reached": last[f"epsilon_{config.privacy.unit}_total_sum"],
-        "wrapped_sums": int(rounds["wrapped_sums"].sum()),
+        "overflowed_sums": int(rounds["overflowed_sums"].sum()),
     }

@@ -147,8 +147,7 @@ def test_confirmations_that_do_not_count(change: str) -> None:
 @pytest.mark.parametrize("told", [0, 1, 6, 20])
 def test_a_server_that_tells_one_client_of_other_witnesses(told: int) -> None:
     """The number is part of the graph's digest: its masks cancel with nobody's, and it never unmasks."""
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
     victim = max(round_.inputs)
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
@@ -178,9 +177,7 @@ def test_a_server_that_tells_one_client_of_other_witnesses(told: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_as_many_witnesses_may_be_lost_as_clients(count: int) -> None:
-    round_ = open_round(NUM_CLIENTS, signed=True)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(NUM_CLIENTS, signed=True, until="mask")
     lost = sorted(round_.server._witnesses)[:count]
     round_.mask()
     round_.confirm(lost)
@@ -195,9 +192,7 @@ def test_as_many_witnesses_may_be_lost_as_clients(count: int) -> None:
 
 
 def test_any_clients_but_witnesses_may_be_silent_as_long_as_secrets_open() -> None:
-    round_ = open_round(NUM_CLIENTS, signed=True)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(NUM_CLIENTS, signed=True, until="mask")
     silent = [i for i in round_.inputs if i not in round_.server._witnesses][:8]
     round_.mask()
     round_.confirm(silent)
@@ -214,8 +209,7 @@ def test_two_lists_of_clients_do_not_set_honest_clients_apart() -> None:
     Every client masks with all honest clients of the other group, so that no sum of the ten alone opens,
     though a quorum of theirs, with the corrupt ones, is enough.
     """
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
     clients = list(round_.inputs)
     second, own_keys = clients[12:], round_.public_keys()
     other_keys = own_keys | {i: keys.public_key(keys.draw_secret()) for i in clients[:2]}

@@ -129,7 +129,7 @@ def test_a_target_is_planned_with_it_and_secure_aggregation_runs_it(toy: Any) ->
     assert str(planned.statement.view) == "aggregate of 80"
     assert planned.statement.epsilon <= 8.0
     encoder = planned.encoding.mechanism
-    assert np.array_equal(run(True, encoder=encoder), run(False, encoder=encoder))
+    assert np.array_equal(run(True, encoder=encoder).vector, run(False, encoder=encoder).vector)
 
 
 def subclasses(cls: type) -> Iterator[str]:

@@ -12,10 +12,10 @@ from flwr.app import Context, Message, RecordDict
 
 import fl_privquant as pq
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.flower import PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client.cohort import CohortApp, CohortMod
-from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.flower.simulation import InlineEngine
 from fl_privquant.sampling.cohort_stream import CohortStream
 from fl_privquant.sampling.stream import Continuation, RandomStream
 from tests.codec.test_update import mechanism_of
@@ -26,7 +26,7 @@ from tests.flower.apps import (
     as_record,
     assert_same_arrays,
     fedavg,
-    server_app,
+    simulate,
     trained,
 )
 
@@ -59,21 +59,15 @@ def run(
     batch: int, encoding: Encoding, app: CohortApp, aggregation: Any = None, inner: Any = None
 ) -> tuple[dict[str, Any], list[Any], list[str], dict[int, dict[str, Any]]]:
     """The model, what each round did, the statements, and the clients' ledgers."""
-    records: list[RoundRecord] = []
-    grids: list[Any] = []
     strategy = PrivQuantStrategy(
-        inner or fedavg(),
-        encoding,
-        aggregation=aggregation,
-        simulated=True,
-        max_failed_rounds=9,
-        on_round=records.append,
+        inner or fedavg(), encoding, aggregation=aggregation, simulated=True, max_failed_rounds=9
     )
-    server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: grids.append(grid) or grid)
-    result = InlineEngine(batch=batch).run(server, app, Federation(CLIENTS, seed=2))
-    rounds = [(each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in records]
-    ledgers = {node: dict(state["privquant-ledger"]) for node, state in grids[0].states.items()}
-    return as_arrays(result.arrays), rounds, strategy.privacy_statement(), ledgers
+    done = simulate(strategy, app, CLIENTS, ROUNDS, engine=InlineEngine(batch=batch), seed=2)
+    rounds = [
+        (each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in done.records
+    ]
+    ledgers = {node: dict(state["privquant-ledger"]) for node, state in done.grid.states.items()}
+    return done.model, rounds, strategy.privacy_statement(), ledgers
 
 
 def assert_same(encoding: Encoding, make_app: Callable[[list[int]], CohortApp], **options: Any) -> list[int]:

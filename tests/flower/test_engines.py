@@ -12,15 +12,9 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
-from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, make_engine
+from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, engine, make_engine
 from fl_privquant.flower.simulation.inline import InlineGrid
-from tests.flower.apps import (
-    CLIP,
-    as_arrays,
-    assert_same_arrays,
-    client_app,
-    server_app,
-)
+from tests.flower.apps import CLIP, assert_same_arrays, fedavg, simulate
 
 
 def echo_app(answer):
@@ -100,8 +94,8 @@ def test_exceptions_and_unknown_nodes_become_error_replies():
 def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism):
     def run(seed):
         strategy = FedAvg(fraction_train=0.4, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-        server = server_app(lambda: PrivQuantStrategy(strategy, Encoding(mechanism, CLIP)), num_rounds=2)
-        return as_arrays(InlineEngine().run(server, client_app(), Federation(10, seed=seed)).arrays)
+        private = PrivQuantStrategy(strategy, Encoding(mechanism, CLIP))
+        return simulate(private, num_clients=10, num_rounds=2, seed=seed).model
 
     state = random.getstate()
     first, second, third = run(1), run(1), run(2)
@@ -112,10 +106,8 @@ def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism
 
 def test_threads_do_not_change_the_model(mechanism):
     def run(threads):
-        server = server_app(
-            lambda: PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), Encoding(mechanism, CLIP)), num_rounds=2
-        )
-        return as_arrays(InlineEngine(threads).run(server, client_app(), Federation(5)).arrays)
+        private = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP))
+        return simulate(private, num_clients=5, num_rounds=2, engine=InlineEngine(threads)).model
 
     assert_same_arrays(run(4), run(1))
 
@@ -126,7 +118,10 @@ def is_frozen(value):
 
 
 @pytest.mark.parametrize("frozen_before", [False, True])
-def test_a_run_freezes_objects_only_while_it_lasts(frozen_before):
+def test_a_run_freezes_objects_only_while_it_lasts(frozen_before, monkeypatch):
+    # As in a new process: an engine that once met objects frozen by others freezes none any more.
+    monkeypatch.setattr(engine, "_frozen_by", None)
+    gc.unfreeze()
     earlier = [object]
     frozen = []
     app = ServerApp()

@@ -13,14 +13,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fl_privquant.accounting import SecureSum, SimulatedSum
+from fl_privquant.accounting import PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy, linear_record_update
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan, Target
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.secagg import ClientPolicy
-from fl_privquant.statement import Unit
+from fl_privquant.statement import Unit, ViewKind
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -83,8 +83,10 @@ def run(
 
     allowed = planned.client_limits if limits is None else limits
     sums: Any = planned.aggregation
-    policy = ClientPolicy(corrupt_fraction=sums.corrupt_fraction, dropout_fraction=sums.dropout_fraction)
-    mod = PrivQuantMod(**allowed, seed=3, secure_aggregation=policy if secure else False)
+    policy = secure and ClientPolicy(
+        corrupt_fraction=sums.corrupt_fraction, dropout_fraction=sums.dropout_fraction
+    )
+    mod = PrivQuantMod(**allowed, seed=3, secure_aggregation=policy)
 
     @client.train(mods=[leaves, mod])
     def train(message: Message, context: Context) -> Message:
@@ -126,7 +128,7 @@ def central_step(planned: Plan, number: int, weights: Mapping[str, np.ndarray]) 
     return {name: -part / (sampling.rate * RECORDS) for name, part in total.items()}
 
 
-@pytest.mark.parametrize("aggregation", [ALL_HONEST, SimulatedSum(corrupt_fraction=0, dropout_fraction=0)])
+@pytest.mark.parametrize("aggregation", [ALL_HONEST, SimulatedSum(0, 0), SumOfCodes(), PerClient()])
 def test_the_opened_sum_is_the_step_of_central_dp_sgd_with_its_noise(aggregation: Any) -> None:
     planned = make_plan(aggregation=aggregation, l2_clip=0.5)
     strategy, model = run(planned)
@@ -136,6 +138,8 @@ def test_the_opened_sum_is_the_step_of_central_dp_sgd_with_its_noise(aggregation
     noise = np.concatenate([(model[name] - step[name]).ravel() for name in step])
     # In the mean gradient: multiplier times clip over the batch, and the rounding errors of the codes.
     deviation = planned.noise_multiplier * 0.5 / (0.5 * RECORDS) * math.sqrt(1.0 + 1.0 / 48.0)
+    # Without secure sums every silo adds that noise.
+    deviation *= math.sqrt(SILOS / planned.num_honest)
     # 52 normal numbers: outside of these bounds with odds below 1e-5.
     assert np.std(noise) == pytest.approx(deviation, rel=0.45)
     assert abs(np.mean(noise)) < 4.5 * deviation / math.sqrt(noise.size)
@@ -249,3 +253,18 @@ def test_a_plan_says_who_is_protected_and_who_is_not() -> None:
     assert "against the server and 2 more silos a record spends ε = " in text
     assert "A person with records in several silos is not covered" in text
     assert make_plan().statement.unit is Unit.RECORD
+
+
+def test_without_secure_sums_each_silo_adds_all_noise() -> None:
+    alone, together = make_plan(aggregation=SumOfCodes()), make_plan()
+    assert alone.statement.view.kind is ViewKind.LOCAL
+    assert 7.9 < alone.statement.epsilon <= 8.0
+    # The same noise hides a record, and only secure sums let silos share it.
+    assert alone.noise_multiplier == pytest.approx(together.noise_multiplier, rel=0.03)
+    assert alone.mean_squared_error == pytest.approx(SILOS * together.mean_squared_error, rel=0.06)
+    assert "Each silo adds all of the noise by itself" in str(alone)
+    assert "collude" not in str(alone)
+    assert "secure_aggregation" not in str(alone)
+    # One silo is enough: it needs no other one.
+    target = Target(8.0, rounds=1, num_clients=1, unit="record", records=RECORDS, sampling_rate=0.5)
+    assert target.plan(DIMENSION, aggregation=PerClient()).num_honest == 1

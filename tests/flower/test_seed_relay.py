@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum, SimulatedSum
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import PrivQuantStrategy, RoundRecord
 from fl_privquant.flower._messages.protocol import KEY_RECEIVER, KEY_SEED
 from fl_privquant.flower.server.seed_relay import SeedRelay
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import CohortSampling, Plan, Target
-from fl_privquant.secagg import ClientPolicy
-from tests.flower.apps import client_app, fedavg, server_app
+from tests.flower.apps import client_app, fedavg, mod_for, simulate, trained
 
 POPULATION, COHORT, APART, ROUNDS = 36, 12, 3, 6
 NOBODY_LOST = {"corrupt_fraction": 0.0, "dropout_fraction": 0.0}
@@ -66,35 +63,25 @@ def run(
     **options: Any,
 ) -> tuple[np.ndarray, list[RoundRecord], Any]:
     """The model, the records of rounds and the strategy of a run from seeded streams."""
-    records: list[RoundRecord] = []
     plan = plan or make_plan(aggregation)
-
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            fedavg(),
-            plan,
-            sampling=CohortSampling(APART, seed=5, clients=COHORT),
-            simulated=True,
-            on_round=records.append,
-            max_failed_rounds=rounds,
-            **options,
-        )
-
-    policy: ClientPolicy | bool = False
-    if isinstance(aggregation, SecureSum):
-        policy = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=aggregation.dropout_fraction)
-    mod = PrivQuantMod(math.inf, max_delta=1e-5, seed=3, secure_aggregation=policy)
-    further = {} if train_with is None else {"train_with": train_with}
-    client = client_app([mod] if spy is None else [spy, mod], lost_when=lost_when, **further)
+    strategy = PrivQuantStrategy(
+        fedavg(),
+        plan,
+        sampling=CohortSampling(APART, seed=5, clients=COHORT),
+        simulated=True,
+        max_failed_rounds=rounds,
+        **options,
+    )
+    mod = mod_for(aggregation, max_delta=1e-5)
+    client = client_app([mod] if spy is None else [spy, mod], train_with or trained, lost_when=lost_when)
 
     def note(number: int, arrays: Any) -> None:
         if models is not None and number:
             models.append(arrays["x"].numpy().copy())
 
     initial = {"x": np.zeros(plan.dimension, np.float32)}
-    server = server_app(strategy, rounds, initial=initial, evaluate_fn=note)
-    result = InlineEngine().run(server, client, Federation(POPULATION))
-    return result.arrays["x"].numpy(), records, server.strategy
+    done = simulate(strategy, client, POPULATION, rounds, initial, evaluate_fn=note)
+    return done.vector, done.records, strategy
 
 
 def zeros(arrays: Any, partition: int, server_round: int) -> Any:
@@ -203,14 +190,9 @@ def test_samplings_and_aggregations_that_the_noise_is_not_for_are_refused() -> N
     mechanism = plan.encoding.mechanism
     encoding = pq.Encoding(mechanism, plan.encoding.clip, 1.0, rotate=True)
     small = CohortSampling(APART, seed=5, clients=COHORT - 2)
-
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(fedavg(), encoding, aggregation=aggregation, sampling=small, simulated=True)
-
-    app = server_app(strategy, 2, initial={"x": np.zeros(64, np.float32)})
-    mod = PrivQuantMod(math.inf, max_delta=1e-5, seed=3)
+    strategy = PrivQuantStrategy(fedavg(), encoding, aggregation=aggregation, sampling=small, simulated=True)
     with pytest.raises(InvalidSpecError, match="honest clients"):
-        InlineEngine().run(app, client_app([mod]), Federation(POPULATION))
+        simulate(strategy, client_app([mod_for()]), POPULATION, 2, {"x": np.zeros(64, np.float32)})
 
 
 def test_a_client_takes_part_no_oftener_than_its_noise_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,19 +201,8 @@ def test_a_client_takes_part_no_oftener_than_its_noise_allows(monkeypatch: pytes
     aggregation = SimulatedSum(corrupt_fraction=0.0, dropout_fraction=0.0)
     plan = make_plan(aggregation)
     encoding = pq.Encoding(plan.encoding.mechanism, plan.encoding.clip, 1.0, rotate=True)
-    answered: list[int] = []
-
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            fedavg(),
-            encoding,
-            aggregation=aggregation,
-            simulated=True,
-            max_failed_rounds=9,
-            on_round=lambda record: answered.append(record.survivors),
-        )
-
-    app = server_app(strategy, 4, initial={"x": np.zeros(64, np.float32)})
-    mod = PrivQuantMod(math.inf, max_delta=1e-5, seed=3)
-    InlineEngine().run(app, client_app([mod]), Federation(COHORT))
-    assert answered == [COHORT, 0, 0, COHORT]
+    strategy = PrivQuantStrategy(
+        fedavg(), encoding, aggregation=aggregation, simulated=True, max_failed_rounds=9
+    )
+    done = simulate(strategy, client_app([mod_for()]), COHORT, 4, {"x": np.zeros(64, np.float32)})
+    assert [record.survivors for record in done.records] == [COHORT, 0, 0, COHORT]

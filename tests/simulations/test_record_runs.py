@@ -11,6 +11,8 @@ import pytest
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.statement import PrivacyStatement, Relation, Unit
 from simulations.report.runs import load_runs
+from simulations.report.study import Study
+from simulations.report.verdict import describe
 from simulations.run import execute
 from simulations.runner.config import RunConfig, compose_run
 from simulations.runner.results import RunDirectory
@@ -42,11 +44,26 @@ def test_a_run_of_three_silos_learns_and_states_what_a_record_spends(
     assert {each.relation for each in stated if each.unit is Unit.RECORD} >= {*Relation} - {Relation.ZERO_OUT}
 
 
+def test_a_study_compares_a_secure_sum_with_noise_in_each_silo(tmp_path: Path) -> None:
+    honest = ("secagg.corrupt_fraction=0", "federation.rounds=3")
+    for seed in range(3):
+        execute(config(tmp_path, *honest, f"seed={seed}"))
+        execute(config(tmp_path, "secagg=none", "federation.rounds=3", f"seed={seed}"))
+    study = Study.load(RunDirectory.of(config(tmp_path, *honest)).path.parent)
+    assert study.series == ("rounded_gaussian", "rounded_gaussian in each silo")
+    (answer,) = describe(study).answers
+    meaning = "record total, aggregate view of 3 or local view, add-remove"
+    assert answer.startswith(f"At ε = 8, δ = 1e-05 ({meaning}), use rounded_gaussian")
+    errors = study.results.groupby("series")["error"].mean()
+    # Three silos add up to three times the noise of one.
+    ratio = errors["rounded_gaussian in each silo"] / errors["rounded_gaussian"]
+    assert ratio == pytest.approx(3.0, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("more", "error"),
     [
         ("mechanism=optm", "mechanism: 'optm' does not protect records; use mechanism=rounded_gaussian"),
-        ("secagg=none", "without secure sums does not protect records"),
         ("encoding.keep=0.5", "encoding.keep: 0.5, but plans for records have one form"),
         ("privacy.sampling_rate=0", "sampling_rate: 0.0 must be above 0"),
         ("privacy.relation=zero-out", "not a relation of targets for records; give add-remove"),

@@ -2,8 +2,8 @@
 
 Every key is derived for one purpose in one round. HKDF's salt is a digest of what the clients were told so
 far (:mod:`fl_privquant.secagg.signed.transcript`): the invitation, for a pair secret also the graph, for a
-mask also
-the members and the request. Clients that were told different things derive different keys. HKDF's info is
+mask also the members and the request. Clients that were told different things derive different keys. HKDF's
+info is
 
     ``fl_privquant secagg v3`` 00 purpose 00 part part ...
 
