@@ -40,7 +40,12 @@ def _draw_accuracy(read: ReadTable) -> Any:
     for way, rows in read("ten-silos").groupby("way", sort=False):
         means = 100.0 * rows.groupby("epsilon")["accuracy"].mean()
         axis.plot(means.index, means, marker="o", label=way)
-    axis.set(xlabel="ε asked for", ylabel="test accuracy, %", xscale="log", xticks=runs.EPSILONS)
+    axis.set(
+        xlabel="ε of a record, whole run, add-remove",
+        ylabel="test accuracy, %",
+        xscale="log",
+        xticks=runs.EPSILONS,
+    )
     axis.set_xticklabels([f"{tick:g}" for tick in runs.EPSILONS])
     axis.legend()
     return figure
