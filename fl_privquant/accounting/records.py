@@ -15,6 +15,7 @@ from functools import lru_cache
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import pluralize
 from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 
 _OF_SUMS = (
@@ -87,7 +88,7 @@ def record_parts(counts: Mapping[Release, int], relation: Relation) -> list[list
     There is no way if one of the releases protects no record.
     """
     losses = [
-        release.mechanism.record_losses(release.norms, release.dimension, release.view, relation)
+        release.mechanism.record_losses(WholeUpdate(release.norms, release.dimension, release.view, relation))
         for release in counts
     ]
     if not all(losses):

@@ -40,7 +40,10 @@ from fl_privquant.flower._messages.clear_replies import (
     quote_names,
 )
 from fl_privquant.flower._messages.cohort_replies import source_of
-from fl_privquant.flower._messages.log_lines import (
+from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
+from fl_privquant.flower.policies.schedules import Policy
+from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
+from fl_privquant.flower.server.log_lines import (
     advise_clip,
     describe_keep,
     failure_lines,
@@ -48,10 +51,6 @@ from fl_privquant.flower._messages.log_lines import (
     metric_lines,
     randomness_lines,
 )
-from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
-from fl_privquant.flower.policies.schedules import Policy
-from fl_privquant.flower.server._arguments import EncodingArgument, StrategyArguments, resolve_sampling
-from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
@@ -61,7 +60,12 @@ from fl_privquant.flower.server.round_state import (
     list_cohorts,
     summarize_clipping,
 )
-from fl_privquant.flower.server.run_account import RunAccount
+from fl_privquant.flower.server.run_account import (
+    EncodingArgument,
+    RunAccount,
+    RunSettings,
+    resolve_sampling,
+)
 from fl_privquant.flower.server.secure_aggregation import SecureRounds
 from fl_privquant.flower.server.seed_relay import SeedRelay, check_round
 from fl_privquant.flower.server.strategy_wrapper import (
@@ -166,9 +170,9 @@ class PrivQuantStrategy(StrategyWrapper):
             raise InvalidSpecError(
                 "strategy", MISSING, "it wraps a PrivQuantStrategy already", "updates are encoded once"
             )
-        arguments = StrategyArguments.of(encoding, aggregation, budget, delta)
-        self.plan = arguments.plan
-        self.policy = arguments.policy
+        settings = RunSettings.of(encoding, aggregation, budget, delta)
+        self.plan = settings.plan
+        self.policy = settings.policy
         self.arrays = arrays
         self.rotation_seed = _validation.check_integer("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = metrics.clipping
@@ -178,11 +182,11 @@ class PrivQuantStrategy(StrategyWrapper):
         self.uncounted = quote_names(self.clear_metrics)
         allow_missing_metrics(strategy)
         self.max_failed_rounds = _validation.check_integer("max_failed_rounds", max_failed_rounds, 0)
-        self.aggregation = arguments.aggregation
+        self.aggregation = settings.aggregation
         self.sampling = resolve_sampling(sampling, self.aggregation, self.plan, simulated)
-        self.budget = arguments.budget
-        self.delta = arguments.delta
-        self._account = RunAccount(arguments, self.sampling)
+        self.budget = settings.budget
+        self.delta = settings.delta
+        self._account = RunAccount(settings, self.sampling)
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated

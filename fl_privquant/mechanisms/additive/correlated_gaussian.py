@@ -58,7 +58,7 @@ from fl_privquant.privacy_loss.correlated_noise import (
     find_correlation,
 )
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.sampling.fine_gaussian import MAX_DEVIATION, FineGaussian
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, Relation, View
@@ -141,24 +141,17 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         """The loss of one coordinate, by private noise alone: that of the local view, whatever is seen."""
         return super().loss(LOCAL, relation)
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """The bound for one participation in secure sums that have at least the planned honest clients."""
+        view = update.view
         unknown = view.is_local or view.honest_count < self.num_honest or view.sampled not in (None, 1.0)
-        if norms.l2 is None or unknown:
+        if update.l2_distance is None or unknown:
             return []
-        pairs = self.shares.pairs(relation.distance * norms.l2 * NORM_ROUNDING / self.spacing, dimension)
+        pairs = self.shares.pairs(update.l2_distance * NORM_ROUNDING / self.spacing, update.dimension)
         name = "l2 gaussian of correlated shares"
-        return [NamedLoss(pair, name, norm=UpdateNorm.L2, relation=relation) for pair in pairs]
+        return [NamedLoss(pair, name, norm=UpdateNorm.L2, relation=update.relation) for pair in pairs]
 
-    def record_losses(
-        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[tuple[PrivacyLoss, ...]]:
+    def record_losses(self, update: WholeUpdate) -> list[tuple[PrivacyLoss, ...]]:
         """None: sampling of records is not proved to amplify the loss under correlated noise."""
         return []
 
