@@ -137,7 +137,7 @@ def format_epsilons(statements: Sequence[PrivacyStatement]) -> str:
 
     >>> from fl_privquant.accounting import View
     >>> in_sum = PrivacyStatement(8.0, 1e-5, Unit.TOTAL, View(54).stated)
-    >>> short_epsilons([in_sum, PrivacyStatement(24660.0, 1e-5, Unit.TOTAL)])
+    >>> format_epsilons([in_sum, PrivacyStatement(24660.0, 1e-5, Unit.TOTAL)])
     'ε = 8 (sums), 24,660 (local)'
     """
     if all(math.isinf(statement.epsilon) for statement in statements):
