@@ -24,7 +24,7 @@ from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrat
 from fl_privquant.flower.simulation import Federation, InlineEngine
 
 ROOT = Path(__file__).parents[2]
-SIZE = "federation.num_clients=5", "federation.rounds=40", "task=mean", "task.dimension=3000"
+SIZE = "federation.num_clients=5", "federation.rounds=120", "task=mean", "task.dimension=3000"
 
 
 def simulation(output: Path) -> list[str]:
@@ -74,7 +74,7 @@ def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(tmp_path: 
     )
     assert third.returncode == 0, third.stderr
     rows = pd.read_parquet(wait_for(tmp_path, "default/*/rounds.parquet"))
-    assert rows["round"].tolist() == list(range(41))
+    assert rows["round"].tolist() == list(range(121))
 
 
 def model() -> ArrayRecord:

@@ -19,12 +19,10 @@ ROOT = Path(__file__).parents[2]
 _FLOWER = ("flower-*", "flwr*")
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder: Path) -> None:
     """Build the wheel of this repository into a folder."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--wheel-dir", folder, ROOT], check=True, capture_output=True)
-    (built,) = folder.glob("fl_privquant-*.whl")
-    return built
 
 
 def create(folder: Path, wheel: Path) -> None:

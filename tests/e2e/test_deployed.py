@@ -49,11 +49,9 @@ def run_all(folder):
 
 
 @pytest.fixture(scope="session")
-def deployed(tmp_path_factory):
+def deployed(make_once):
     """The folder with what the apps have left."""
-    folder = tmp_path_factory.mktemp("deployed")
-    run_all(folder)
-    return folder
+    return make_once("deployed", run_all)
 
 
 def state_of(path):

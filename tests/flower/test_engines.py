@@ -12,7 +12,7 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
-from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, make_engine
+from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, engine, make_engine
 from fl_privquant.flower.simulation.inline import InlineGrid
 from tests.flower.apps import CLIP, assert_same_arrays, fedavg, simulate
 
@@ -118,7 +118,10 @@ def is_frozen(value):
 
 
 @pytest.mark.parametrize("frozen_before", [False, True])
-def test_a_run_freezes_objects_only_while_it_lasts(frozen_before):
+def test_a_run_freezes_objects_only_while_it_lasts(frozen_before, monkeypatch):
+    # As in a new process: an engine that once met objects frozen by others freezes none any more.
+    monkeypatch.setattr(engine, "_frozen_by", None)
+    gc.unfreeze()
     earlier = [object]
     frozen = []
     app = ServerApp()
