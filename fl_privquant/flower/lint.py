@@ -48,7 +48,7 @@ from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit,
 _DELTA = 1e-5
 # With a larger δ an update may be told as it is.
 _MAX_DELTA = 0.01
-_KNOWN_MODULES = ("flwr.", "fl_privquant.")
+_KNOWN_PACKAGES = ("flwr", "fl_privquant")
 # The target of the plan that is suggested.
 _USUAL_EPSILON = 8.0
 # Nodes that a server finds which waits for some; none of them is asked to train.
@@ -428,7 +428,7 @@ def _capture_strategy(
         with ExitStack() as patched:
             for kind in _subclasses(Strategy):
                 # The app's own strategies may start those that they wrap, or those that they extend.
-                if "start" in vars(kind) and kind.__module__.startswith(_KNOWN_MODULES):
+                if "start" in vars(kind) and kind.__module__.partition(".")[0] in _KNOWN_PACKAGES:
                     patched.enter_context(mock.patch.object(kind, "start", stop))
             InlineEngine().run(make_server(main), client, federation)
     except (_StrategyStarted, FirstModelSent, PrivQuantError):
