@@ -43,7 +43,7 @@ from fl_privquant.privacy_loss.composition.compose import (
     pure_epsilon,
 )
 from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate
 from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, StatedView, Unit, View, ViewKind
 
 # How many losses and curves are kept in memory.
@@ -448,10 +448,12 @@ def _whole_losses(release: Release, way: _CountingMethod) -> list[NamedLoss]:
     """The losses of a whole update by its norm or by a theorem; empty where there are none."""
     view = _counted_view(release, way)
     if way.by is _Basis.NORM and release.norms != NO_NORMS:
-        return _update_losses(release.mechanism, release.dimension, release.norms, view, release.relation)
-    if way.by is _Basis.THEOREM and not view.is_local:
-        return _update_losses(release.mechanism, release.dimension, NO_NORMS, view, release.relation)
-    return []
+        norms = release.norms
+    elif way.by is _Basis.THEOREM and not view.is_local:
+        norms = NO_NORMS
+    else:
+        return []
+    return _update_losses(release.mechanism, WholeUpdate(norms, release.dimension, view, release.relation))
 
 
 def _make_part(
@@ -522,10 +524,8 @@ def _unit_loss(mechanism: Mechanism, view: View, relation: Relation) -> NamedLos
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _update_losses(
-    mechanism: Mechanism, dimension: int, norms: UpdateNorms, view: View, relation: Relation
-) -> list[NamedLoss]:
-    return mechanism.update_losses(norms, dimension, view, relation)
+def _update_losses(mechanism: Mechanism, update: WholeUpdate) -> list[NamedLoss]:
+    return mechanism.update_losses(update)
 
 
 def _list_assumptions(releases: list[tuple[Release, int]], way: _CountingMethod) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import math
 import struct
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Self
@@ -32,7 +32,7 @@ from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.sums.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss, zero_out_loss
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms, table_update_losses
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate, table_update_losses
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, Unit, View
@@ -160,23 +160,15 @@ class Mechanism(ABC):
             return NamedLoss(NOT_PRIVATE)
         return NamedLoss(response_loss(self.epsilon, self.delta), "worst distribution")
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """Bounds on the loss of a whole update that may be below the sum of its coordinates' losses.
 
-        With norms, which are in units of the clip, these are all bounds that rest on them. Without norms,
+        With norms these are all bounds that rest on them. Without norms,
         they hold for updates of any norm. The accountant uses the bound with the smallest total.
         """
         return []
 
-    def record_losses(
-        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[tuple[PrivacyLoss, ...]]:
+    def record_losses(self, update: WholeUpdate) -> list[tuple[PrivacyLoss, ...]]:
         """Bounds of what a release tells of one record; each is one loss for each order of neighbors.
 
         They are for updates that are sums over randomly drawn records (:attr:`UpdateNorms.record`). The list
@@ -193,10 +185,14 @@ class Mechanism(ABC):
         """The mechanism that draws handed noise from these seeds; itself if its noise is fresh."""
         return self
 
+    def take_off(self, total: Ints, seeds: Sequence[bytes]) -> Ints:
+        """The sum of codes of a round, less the handed noise of these seeds of the round before."""
+        return total
+
     def round_equivalent_mse(self, lost: float = 0.0) -> float:
         """The variance of fresh noise of a code that would leave the same error in sums of all rounds.
 
-        It is in squared clips; ``lost`` is the fraction of handed noise that is never taken off.
+        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round.
         """
         return self.mse()
 
@@ -482,22 +478,15 @@ class TableMechanism(LatticeMechanism, kind="table"):
             dominating_loss(self.table) if whole else zero_out_loss(self.table), relation=relation
         )
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
-        honest = view.honest_count
-        if norms == NO_NORMS and self.num_levels == 2:
-            return poisson_binomial_losses(
-                1, theta_of_two_levels(self.table), self.epsilon, dimension, honest
-            )
-        if norms.l2 is None:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
+        dimension, honest = update.dimension, update.num_honest
+        if update.norms == NO_NORMS and self.num_levels == 2:
+            theta = theta_of_two_levels(self.table)
+            return poisson_binomial_losses(1, theta, self.epsilon, dimension, honest)
+        if update.l2_distance is None:
             return []
-        losses = table_update_losses(self.table, relation.distance * norms.l2, dimension, honest)
-        return [dataclasses.replace(loss, relation=relation) for loss in losses]
+        losses = table_update_losses(self.table, update.l2_distance, dimension, honest)
+        return [dataclasses.replace(loss, relation=update.relation) for loss in losses]
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self.distribution.mae(density)

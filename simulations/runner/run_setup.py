@@ -20,8 +20,8 @@ from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import pluralize
-from fl_privquant.flower._messages.log_lines import advise_clip
 from fl_privquant.flower.policies.schedules import Policy, as_policy
+from fl_privquant.flower.server.log_lines import advise_clip
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning import Plan
 from fl_privquant.privacy_loss.correlated_noise import LagNoise

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.cohort import count_corrupt_and_dropped
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
 from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, UnmaskedSum, draw_session
 from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.crypto.masks import apply_masks
+from fl_privquant.secagg.graph.parameters import GraphParameters, needs_cycles
 from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster
 
 CONTEXT = b"what is asked for"
@@ -161,6 +163,33 @@ class Round:
         return sum((self.inputs[i].astype(np.int64) for i in survivors), np.int64(0))
 
 
+@dataclass(frozen=True)
+class GivenGraph(RoundConfig):
+    """A round with given numbers of neighbors and of shares that open a secret, whatever they protect."""
+
+    given: tuple[int, int] = (0, 0)
+
+    def graph(self, num_clients: int) -> GraphParameters:
+        neighbors, threshold = self.given
+        neighbors = min(neighbors, num_clients - 1)
+        gone = sum(count_corrupt_and_dropped(num_clients, self.corrupt_fraction, self.dropout_fraction))
+        spread = self.signed and needs_cycles(num_clients, neighbors, gone)
+        return GraphParameters(num_clients, neighbors, threshold, spread)
+
+    def min_survivors(self, num_clients: int) -> int:
+        return 0
+
+
+class AnyGraphPolicy(ClientPolicy):
+    """Accepts every graph that there can be."""
+
+    def check_graph(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool = False) -> None:
+        try:
+            GraphParameters(num_clients, num_neighbors, threshold, spread)
+        except InvalidSpecError as error:
+            raise SecureAggregationError(str(error)) from None
+
+
 def open_round(
     num_clients: int = 5,
     dimension: int = 20,
@@ -193,7 +222,8 @@ def open_round(
     identities = {i: Ed25519PrivateKey.generate() for i in ids} if signed else {}
     known = {i: key.public_key().public_bytes_raw() for i, key in identities.items()} if signed else None
     protected = graph is None
-    config = RoundConfig(
+    make_config = RoundConfig if graph is None else partial(GivenGraph, given=graph)
+    config = make_config(
         draw_session(),
         number,
         dimension,
@@ -201,17 +231,14 @@ def open_round(
         max_code,
         corrupt_fraction=corrupt_fraction,
         dropout_fraction=dropout_fraction,
-        num_neighbors=None if graph is None else graph[0],
-        threshold=None if graph is None else graph[1],
-        max_security_failure=2.0**-40 if protected else math.inf,
         identities=known,
     )
+    make_policy = ClientPolicy if protected else AnyGraphPolicy
     policies = {
-        i: ClientPolicy(
+        i: make_policy(
             min_clients=3 if protected else 2,
             corrupt_fraction=corrupt_fraction,
             dropout_fraction=dropout_fraction if protected else 0.99,
-            max_security_failure=config.max_security_failure,
             identity=identities.get(i),
             known_identities=known,
         )

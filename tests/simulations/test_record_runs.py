@@ -68,6 +68,7 @@ def test_a_study_compares_a_secure_sum_with_noise_in_each_silo(tmp_path: Path) -
         ("privacy.sampling_rate=0", "sampling_rate: 0.0 must be above 0"),
         ("privacy.relation=zero-out", "not a relation of targets for records; give add-remove"),
         ("task=mean", "has no train_on_records"),
+        ("privacy.epsilon=null", "privacy.unit: 'record' is protected by a plan.*set privacy.epsilon too"),
     ],
 )
 def test_what_does_not_protect_records_is_refused(more: str, error: str, tmp_path: Path) -> None:

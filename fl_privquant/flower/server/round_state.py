@@ -20,7 +20,6 @@ from fl_privquant.errors import InvalidUpdateError, one_line
 from fl_privquant.flower._flower_internals import UncheckedRecords, log, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import DecodedArray
 from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
-from fl_privquant.flower._messages.log_lines import failure_lines
 from fl_privquant.flower._messages.protocol import (
     CODE_BUDGET_EXHAUSTED,
     METRIC_CLIPPED,
@@ -30,6 +29,7 @@ from fl_privquant.flower._messages.protocol import (
     Reply,
     Request,
 )
+from fl_privquant.flower.server.log_lines import failure_lines
 from fl_privquant.flower.server.strategy_wrapper import make_mean_reply
 
 # An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.

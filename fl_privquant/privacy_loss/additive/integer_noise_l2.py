@@ -100,7 +100,6 @@ from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, Pr
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
 from fl_privquant.privacy_loss.update_bounds import NormBound
 from fl_privquant.sampling.integer_noise import DiscreteGaussian, IntegerNoise, Skellam
-from fl_privquant.statement import Relation
 
 # The exponential of a larger number overflows.
 _FAR = 700.0
@@ -126,20 +125,17 @@ class NoisyUpdate:
     """An update of bounded L2 norm whose coordinates are rounded to integers and get noise."""
 
     integer: NoisyInteger
-    l2: float
-    """Largest L2 norm of an update, in units of the clip."""
+    distance: float
+    """The L2 distance of two neighboring updates at most, in units of the clip."""
     dimension: int
     num_honest: int
     """Honest clients in the sum; 1 in the local view."""
-    relation: Relation = Relation.REPLACE_ONE
 
     @property
     def squared(self) -> float:
         """Largest squared distance of two updates before they are rounded, in lattice steps."""
         step = 2.0 / self.integer.max_shift
-        return (
-            UpdateBound(self.relation.distance * self.l2 * NORM_ROUNDING, self.dimension).widened / step
-        ) ** 2
+        return (UpdateBound(self.distance * NORM_ROUNDING, self.dimension).widened / step) ** 2
 
     @property
     def grid(self) -> _Grid:
