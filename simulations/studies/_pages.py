@@ -38,7 +38,7 @@ Tables = dict[str, pd.DataFrame]
 Compute = Callable[[], Tables | pd.DataFrame]
 """Computes one table, which is named as its part, or several."""
 
-DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST"}
+DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
 """Environment variables with the directories of the tasks' files."""
 
 CACHE = Path("outputs") / "studies"
