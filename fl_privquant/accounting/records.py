@@ -25,7 +25,7 @@ _OF_SUMS = (
 _ASSUMPTIONS = (
     "secure randomness in each silo",
     "each silo draws its records in secret, and hides how many it drew and how long that took",
-    "each record is in one silo",
+    "each person is one record of one silo (one with several is not covered)",
 )
 _NOT_OF_RECORDS = "not made of single records"
 

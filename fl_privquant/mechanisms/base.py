@@ -9,7 +9,7 @@ import math
 import struct
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Self
@@ -185,10 +185,14 @@ class Mechanism(ABC):
         """The mechanism that draws handed noise from these seeds; itself if its noise is fresh."""
         return self
 
+    def take_off(self, total: Ints, seeds: Sequence[bytes]) -> Ints:
+        """The sum of codes of a round, less the handed noise of these seeds of the round before."""
+        return total
+
     def round_equivalent_mse(self, lost: float = 0.0) -> float:
         """The variance of fresh noise of a code that would leave the same error in sums of all rounds.
 
-        It is in squared clips; ``lost`` is the fraction of handed noise that is never taken off.
+        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round.
         """
         return self.mse()
 

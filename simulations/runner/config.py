@@ -581,6 +581,9 @@ class RunConfig:
         if name == CENTRAL:
             remedy = "set it, for example with privacy.epsilon=8"
             raise InvalidSpecError("mechanism", name, f"is designed for {needed}", remedy)
+        if self.privacy.unit == "record":
+            problem, remedy = "is protected by a plan, which takes a target", "set privacy.epsilon too"
+            raise InvalidSpecError("privacy.unit", self.privacy.unit, problem, remedy)
         if self.encoding.keep_policy.name == "adaptive":
             remedy = "set privacy.epsilon and secagg=on, or use encoding.keep_policy.name=schedule"
             raise InvalidSpecError("encoding.keep_policy.name", "adaptive", f"keeps to {needed}", remedy)

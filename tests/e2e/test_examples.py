@@ -60,7 +60,7 @@ def test_five_hospitals_learn_and_keep_to_their_patients_target(monkeypatch, cap
     app = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     apps = app["components"]
     result = InlineEngine().run(apps["serverapp"], apps["clientapp"], Federation(5, app["config"]))
-    # Always the larger class: 0.65; eight runs with secure randomness reached 0.91 to 0.96.
+    # Always the larger class: 0.65; eight runs with secure randomness reached 0.95 to 0.98.
     assert result.state["metrics"]["accuracy"] > 0.85
     assert "A whole silo (a hospital, say) is not protected" in capsys.readouterr().out
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from torch import nn
 
 from fl_privquant.accounting import PerClient, SecureSum, SimulatedSum, SumOfCodes
 from fl_privquant.errors import InvalidSpecError
@@ -21,6 +23,7 @@ from fl_privquant.planning import Plan, Target
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.secagg import ClientPolicy
 from fl_privquant.statement import Unit, ViewKind
+from fl_privquant.torch import record_update
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -159,6 +162,8 @@ def test_a_run_spends_its_target_and_then_stops() -> None:
     assert "record total (3 rounds, each record drawn with probability 0.5), aggregate view of 5" in lines
     assert "for one record added or removed" in lines
     assert "for one record replaced by any other" in lines
+    assert "each person is one record of one silo (one with several is not covered)" in lines
+    assert "client total (52 coordinates, 3 rounds), aggregate view of 5, replace-one: no privacy" in lines
 
 
 def test_a_silo_may_be_lost_if_that_was_planned() -> None:
@@ -177,6 +182,45 @@ def test_an_app_that_forgets_the_helper_is_refused_and_says_so() -> None:
 
     with pytest.raises(NoUsableReplyError, match="not made from single records"):
         run(make_plan(aggregation=SimulatedSum(0, 0)), update=forgets)
+
+
+@pytest.mark.parametrize("aggregation", [ALL_HONEST, SimulatedSum(0, 0)])
+def test_a_silo_with_another_model_says_so_and_sends_nothing(aggregation: Any, flower_log: Any) -> None:
+    """Zeros in place of its sum, as for other errors of an app, would let the run go on without the silo."""
+
+    def one_has_more_features(partition: int) -> Data:
+        inputs, labels = silo(partition)
+        return (np.hstack([inputs, inputs[:, :1]]), labels) if partition == 1 else (inputs, labels)
+
+    with pytest.raises(NoUsableReplyError):
+        run(make_plan(aggregation=aggregation), data=one_has_more_features)
+    problem = "inputs: have 13 columns, but the model has coefficients for 12"
+    (line,) = [
+        line for line in flower_log.text.splitlines() if "replied with error" in line and problem in line
+    ]
+    assert "No update was sent, and the round is counted" in line
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (
+            nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.BatchNorm1d(CLASSES)),
+            "layer '1' .BatchNorm1d. mixes",
+        ),
+        (nn.Linear(FEATURES, CLASSES + 1), "not the one that was received"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_to_the_server(model: nn.Module, problem: str) -> None:
+    def update(message: Message, inputs: np.ndarray, labels: np.ndarray, rng: RandomStream) -> ArrayRecord:
+        return record_update(
+            message, model, nn.functional.cross_entropy, torch.tensor(inputs).float(), torch.tensor(labels)
+        )
+
+    with pytest.raises(
+        NoUsableReplyError, match=f"(?s){problem}.*No update was sent, and the round is counted"
+    ):
+        run(make_plan(aggregation=SimulatedSum(0, 0)), update=update)
 
 
 def test_an_update_for_another_message_is_refused() -> None:
@@ -211,7 +255,10 @@ def test_a_record_that_is_not_finite_counts_as_nothing_and_an_enormous_one_as_th
     moved = math.sqrt(sum(float(((model[name] - clean[name]) ** 2).sum()) for name in model))
     # The same noise: what is left is one record, and the rounding to the lattice.
     assert 0.0 < moved < 3.0 * (planned.encoding.records.norm / SILOS)
-    assert "2 records of 203 drawn have gradients that are not finite" in flower_log.text
+    lines = [line for line in flower_log.text.splitlines() if "not finite" in line]
+    # How many were drawn, and how many of them are bad, is a secret of the silo: logs are often collected.
+    assert lines
+    assert not any(character.isdigit() for line in lines for character in line)
 
 
 def test_a_client_refuses_less_noise_than_it_allows() -> None:
@@ -223,7 +270,7 @@ def test_a_client_refuses_less_noise_than_it_allows() -> None:
 def test_the_helper_says_what_is_wrong_with_a_message_or_with_the_data() -> None:
     def another_shape(message: Message, inputs: Any, labels: Any, rng: RandomStream) -> ArrayRecord:
         with pytest.raises(InvalidSpecError, match="inputs, labels: have shapes"):
-            linear_record_update(message, inputs[:, 1:], labels, rng=rng)
+            linear_record_update(message, inputs[:, 0], labels, rng=rng)
         del message.content["config"]["privquant-records"]
         with pytest.raises(InvalidSpecError, match="not from a run that protects records"):
             linear_record_update(message, inputs, labels, rng=rng)

@@ -36,7 +36,11 @@ from fl_privquant.flower._messages.stages import protocol_record
 from fl_privquant.flower.client.ledger import ClientLedger, ParticipationLimit, resolve_ledger_path
 from fl_privquant.flower.client.masking import Policy, Seal, UpdateMasking, read_delivery
 from fl_privquant.flower.client.node import node_encodes, on_supernode
-from fl_privquant.flower.client.record_update import NotFromRecordsError, read_record_sum
+from fl_privquant.flower.client.record_update import (
+    NotFromRecordsError,
+    UnfitForRecordsError,
+    read_record_sum,
+)
 from fl_privquant.flower.client.refusals import make_refusal
 from fl_privquant.flower.client.request import ClientRequest, require_array_record
 from fl_privquant.flower.client.seed_relay import prepare_codec
@@ -262,9 +266,10 @@ class PrivQuantMod:
                 payload, metrics = self._train_and_encode(task, train)
             except KeyboardInterrupt:
                 raise
-            except NotFromRecordsError as error:
-                # It is a mistake of the app, whatever the data. The release stays counted.
-                return make_refusal(msg, error, self, by_message=True)
+            except (NotFromRecordsError, UnfitForRecordsError) as error:
+                # It is a mistake of the app, whatever the data.
+                told = NotFromRecordsError(f"{error}. No update was sent, and the round is counted")
+                return make_refusal(msg, told, self, by_message=True)
             except BaseException:  # a panic of an extension, or a canceled task, may depend on the data too
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
                 # Whoever asks how many clients fail learns it as all else: through the mechanism.

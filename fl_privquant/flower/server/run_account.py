@@ -233,7 +233,7 @@ class RunAccount:
     def statements(self, mechanism: Mechanism, refine: bool) -> list[PrivacyStatement]:
         """What a coordinate of a mechanism costs, and what the last round and all rounds so far have cost.
 
-        Rounds are left out where nothing is certified for them.
+        Rounds are left out where nothing is certified for them, except beside what a record has spent.
         """
         ledger, delta = self.ledger, self.delta
         coordinate = coordinate_statement(mechanism)
@@ -245,7 +245,11 @@ class RunAccount:
         if ledger.has_models_view:
             statements.append(ledger.models_statement(delta, refine, self.relation))
         finite = [stated for stated in statements if math.isfinite(stated.epsilon)]
-        return [coordinate, *self._record_statements(views, refine), *finite]
+        of_records = self._record_statements(views, refine)
+        if of_records and not finite:
+            # Who reads that records are protected must read beside it that a whole client is not.
+            finite = [ledger.statement(delta, views[-1], refine, self.relation)]
+        return [coordinate, *of_records, *finite]
 
     def statement_beside(self) -> PrivacyStatement | None:
         """What all rounds so far have cost for the relation that is not stated; None before the first."""

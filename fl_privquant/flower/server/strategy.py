@@ -235,7 +235,7 @@ class PrivQuantStrategy(StrategyWrapper):
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
             f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}"
             + "".join(f"; {pattern}: times {scale:g}" for pattern, scale in self.arrays.clip_scales),
-            f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
+            f"Rotation: {self._describe_rotation(encoding)}",
             f"Coordinates sent: {describe_keep(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",
             f"Sampling of clients: {self.sampling!r}",
@@ -257,6 +257,13 @@ class PrivQuantStrategy(StrategyWrapper):
         log(INFO, "\t│\t└── %s", lines[-1])
         log(INFO, "\t├──> Wrapped strategy: %s", type(self.strategy).__name__)
         self.strategy.summary()
+
+    @staticmethod
+    def _describe_rotation(encoding: Encoding) -> str:
+        if not encoding.rotate:
+            return "none"
+        often = "a new one each round" if encoding.mechanism.handed is None else "the same in all rounds"
+        return f"randomized Hadamard, {often}"
 
     def statements(self, refine: bool = True) -> list[PrivacyStatement]:
         """What the run costs a client, for each unit: a coordinate, the last round, and all rounds so far.
@@ -404,7 +411,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Without masks that were agreed on, no client was asked to train.
         opened = AggregateResult() if current.refused else self._open(current, received)
         opened_at = time.perf_counter()
-        self._relay.keep({node: reply for node, (_, reply) in received.items()}, opened.nodes)
+        opened = self._hand_over(current, opened, {node: reply for node, (_, reply) in received.items()})
         usable = [received[node][1] for node in opened.nodes]
         self.survivors[server_round] = len(usable)
         aggregated: Aggregate = (None, None)
@@ -472,6 +479,19 @@ class PrivQuantStrategy(StrategyWrapper):
         failed = num_asked - len(opened.nodes)
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
         return opened
+
+    def _hand_over(
+        self, current: RoundState, opened: AggregateResult, replies: Mapping[int, Reply]
+    ) -> AggregateResult:
+        """Keep the seeds of handed noise for the next round, and take off the noise of lost receivers."""
+        mechanism = current.codec.mechanism
+        if mechanism.handed is None:
+            return opened
+        self._relay.keep(replies, opened.nodes)
+        seeds = self._relay.open_lost(mechanism.handed, opened.nodes)
+        if not seeds or opened.total is None:
+            return opened
+        return replace(opened, total=mechanism.take_off(opened.total, seeds), mean=None)
 
     def _report_round(
         self, current: RoundState, replies: list[Reply], overflowed: int | None, opened_at: float

@@ -133,6 +133,8 @@ class RoundedGaussianSpec(Spec):
     """Honest clients in the sum of each round, at least."""
     num_corrupt: Annotated[int | None, integer_between(0, 1 << 31)] = None
     """Corrupt clients of each round, at most."""
+    num_opened: Annotated[int | None, integer_between(0, 1 << 31)] = None
+    """Seeds of a round that the server is told, at most, because their receivers are lost."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
