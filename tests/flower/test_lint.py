@@ -264,6 +264,17 @@ def test_an_app_of_ours_is_told_what_it_costs(make_app: MakeApp) -> None:
         assert counted.statement(1e-5, relation=relation).brief in finding.problem
 
 
+@pytest.mark.parametrize("example", ["template", "hospitals"])
+def test_the_examples_pass_and_are_told_what_they_cost(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "simulations" / "examples" / example
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    findings = lint_app(folder)
+    assert not errors(findings)
+    assert [finding.place for finding in findings if finding.severity is Severity.COST] == [
+        "PrivQuantStrategy"
+    ]
+
+
 @pytest.mark.parametrize("relation", ["replace-one", "zero-out"])
 def test_a_plan_is_told_in_both_relations_with_the_limit_that_it_keeps(
     make_app: MakeApp, relation: str
