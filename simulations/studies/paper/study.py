@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.plotting import color_of, import_pyplot
-from simulations.studies._pages import SECONDS, ReadTable
+from simulations.studies._pages import ReadTable
 from simulations.studies.paper import corrections, dpsgd, example_distribution, scalar, vector_error
 
 PARTS = scalar.PARTS | example_distribution.PARTS | vector_error.PARTS | dpsgd.PARTS | corrections.PARTS
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
-    """What the page names besides the tables: constants of the experiments, and how long they took."""
+    """What the page names besides the tables: constants of the experiments."""
     return {
         "ours": "OPTM free (ours)",
         "budget": dpsgd.BUDGET,
@@ -24,7 +24,6 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "bins": example_distribution.BINS,
         "gamma": example_distribution.GAMMA,
         "parts": list(PARTS),
-        "seconds": read(SECONDS).set_index("part")["seconds"].to_dict(),
     }
 
 
