@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from flwr.serverapp import NeighboringRelation, PrivacyAccountant
 from flwr.serverapp.strategy import (
@@ -109,6 +110,7 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
     checks = (
         _check_protection,
         _check_changed_classes,
+        _check_outer_mods,
         _check_local_mods,
         _check_fixed_clipping,
         _check_adaptive_clipping,
@@ -196,6 +198,25 @@ def _check_changed_classes(app: AppParts) -> Iterator[Finding]:
                 f"it replaces {names} of {known.__name__}, so that what it protects cannot be read",
                 f"{known.__name__} itself, around or inside a strategy of your own",
             )
+
+
+def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
+    """A mod outside of one that protects gets the protected reply, and may add to it."""
+    protecting = [at for at, mod in enumerate(app.mods) if isinstance(mod, _MODS)]
+    for mod in app.mods[: protecting[0]] if protecting else []:
+        if not _module_of(mod).startswith(KNOWN_MODULES):
+            inside = type(app.mods[protecting[0]]).__name__
+            yield Finding(
+                getattr(mod, "__name__", type(mod).__name__),
+                f"this mod is outside of {inside}, so that nothing protects what it adds to a reply",
+                f"put it after {inside} in the list of mods",
+                Severity.WARNING,
+            )
+
+
+def _module_of(mod: Any) -> str:
+    """Where a mod, a function or an object of a class, is defined."""
+    return str((mod if hasattr(mod, "__name__") else type(mod)).__module__)
 
 
 def _check_local_mods(app: AppParts) -> Iterator[Finding]:

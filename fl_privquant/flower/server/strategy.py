@@ -131,7 +131,8 @@ class PrivQuantStrategy(StrategyWrapper):
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
-        (:class:`~fl_privquant.errors.BudgetExhaustedError`).
+        (:class:`~fl_privquant.errors.BudgetExhaustedError`). Statements have its relation; for another one
+        without a limit, give ``Budget(math.inf, relation=Relation.ZERO_OUT)``.
     delta
         The δ of statements.
     simulated
