@@ -40,24 +40,18 @@ class UnfitForRecordsError(InvalidSpecError):
 
 
 class RecordUpdate(ArrayRecord):
-    """The arrays of the received model after a step along an update that was made from records.
+    """The arrays of the received model as they came, and an update that was made from records beside them.
 
-    Put it into the reply as the only ArrayRecord. The update itself goes along beside the arrays, in double
-    precision. Only :class:`RecordWork` makes one.
+    Put it into the reply as the only ArrayRecord. The update is an attribute, in double precision, which the
+    mod of the same process takes and which is never serialized: an app that lacks the mod sends nothing but
+    the model that it got. Only :class:`RecordWork` makes one.
     """
 
     record_sum: RecordSum | None
     """The update, until it is released."""
 
     def __init__(self, received: Mapping[str, Array], made: RecordSum) -> None:
-        super().__init__(
-            {
-                name: DecodedArray.of(
-                    (array + made.arrays[name]).astype(array.dtype) if name in made.arrays else array
-                )
-                for name, array in received.items()
-            }
-        )
+        super().__init__({name: DecodedArray.of(array) for name, array in received.items()})
         self.__dict__["record_sum"] = made
 
 
