@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower._flower_internals import ErrorCode
 from fl_privquant.flower._messages.arrays import records_of
-from fl_privquant.flower._messages.cohort_replies import as_cohort_reply
+from fl_privquant.flower._messages.cohort_replies import unread_parts
 from fl_privquant.flower._messages.grids import GridWrapper
 from fl_privquant.flower._messages.log_lines import FURTHER_METRICS
 from fl_privquant.flower._messages.protocol import (
@@ -87,7 +87,7 @@ def add_names(known: set[str], names: Iterable[str]) -> None:
 
 def list_clear_names(reply: Message) -> set[str]:
     """What a reply holds in clear, in words: metrics and settings by name, arrays, and texts of errors."""
-    if as_cohort_reply(reply) is not None:
+    if unread_parts(reply) is not None:
         return set()
     if reply.has_error():
         return set() if reply.error.code in _TEXTS_THAT_TELL_NOTHING else {"texts of errors"}
