@@ -369,7 +369,7 @@ class SecureSum(_HonestSum):
         Whether the sum has room for any codes. Otherwise it has room for the sums of honest clients, except
         with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.modular_sum`), which takes fewer bits; the
         server then tests the energy of a sum instead of its range.
-    server_may_lie, num_neighbors, threshold, identities
+    server_may_lie, identities
         As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the public keys, by node id, of
         clients that sign, or the operator's list of known clients
         (:func:`~fl_privquant.secagg.signed.identities.read_known_clients`), against which nodes identify
@@ -384,8 +384,6 @@ class SecureSum(_HonestSum):
     masked: ClassVar[bool] = True
 
     server_may_lie: bool = False
-    num_neighbors: int | None = None
-    threshold: int | None = None
     identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
     timeout: Annotated[float, _validation.number_between("(0, inf]")] = 600.0
 

@@ -47,6 +47,7 @@ from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.packing.wire_format import WireFormat, check_finite
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
 from fl_privquant.sampling.stream import Randomness
 
@@ -134,7 +135,7 @@ class UpdateCodec:
                 "use a mechanism for single coordinates, or leave it out",
             )
         whole = self.mechanism.encodes_whole_updates
-        if self.encoding.keep is not None and whole and self.mechanism.norm != "l2":
+        if self.encoding.keep is not None and whole and self.mechanism.norm is not UpdateNorm.L2:
             raise InvalidSpecError(
                 "keep",
                 self.encoding.keep,
@@ -154,7 +155,7 @@ class UpdateCodec:
         """Coordinates are clipped to [-clip, clip], or whole updates to that norm."""
         # A mechanism for L2 norms that encodes a part of an update need not allow for the norm of all of it.
         clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
-        whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
+        whole = self.encoding.keep is not None and self.mechanism.norm is UpdateNorm.L2
         return clip if bound is None or not whole else min(clip, bound)
 
     @cached_property

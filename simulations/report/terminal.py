@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import itemgetter
 
 from rich.console import Console
 from rich.text import Text
@@ -32,11 +33,9 @@ def print_summary(
     told, captions = _settings_of(study, panels), []
     for setting in told:
         table = results_table(study, setting)
-        columns = [Column(name, "", name == "mechanism") for name in table.columns]
-        rows: list[list[str | Text]] = []
-        for series, *cells in table.itertuples(index=False):
-            color = color_of(series.partition(", designed")[0])
-            rows.append([Text(series, style=color), *cells])
+        columns = [Column("mechanism", lambda row: _colored(row["mechanism"]), words=True)]
+        columns += [Column(name, itemgetter(name)) for name in table.columns[1:]]
+        rows = table.to_dict("records")
         print_table(console, columns, rows, setting or str(study.constant.get("panel", "")))
         caption = results_caption(study, setting)
         if caption not in captions:
@@ -51,6 +50,10 @@ def print_summary(
     for setting in study.settings if study.runs else ():
         if setting not in told:
             print_sentence(console, f"Also in the report: {setting}")
+
+
+def _colored(series: str) -> Text:
+    return Text(series, style=color_of(series.partition(", designed")[0]))
 
 
 def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[str, ...]:

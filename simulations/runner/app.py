@@ -77,7 +77,7 @@ def train(message: Message, context: Context) -> Message:
     else:
         arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
         trained = task.train(arrays, client, server_round)
-        # Arrays are serialised only if they have to travel; the mod around this function sends codes instead.
+        # Arrays are serialized only if they have to travel; the mod around this function sends codes instead.
         made = {name: DecodedArray.of(value) for name, value in trained.items()}
         record = unchecked_record(ArrayRecord, made)
     probe.store(server_round, client, trained)

@@ -35,7 +35,6 @@ STUDIES = (
     "sum_grid",
     "payload",
     "tuned_headline",
-    "equal_budget",
     "records",
     "beyond_trusted_server",
 )

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client.cohort import CohortApp, CohortMod
 from fl_privquant.flower.simulation import Federation, InlineEngine
@@ -27,6 +27,7 @@ from tests.flower.apps import (
     assert_same_arrays,
     fedavg,
     server_app,
+    simulate,
     trained,
 )
 
@@ -59,21 +60,15 @@ def run(
     batch: int, encoding: Encoding, app: CohortApp, aggregation: Any = None, inner: Any = None
 ) -> tuple[dict[str, Any], list[Any], list[str], dict[int, dict[str, Any]]]:
     """The model, what each round did, the statements, and the clients' ledgers."""
-    records: list[RoundRecord] = []
-    grids: list[Any] = []
     strategy = PrivQuantStrategy(
-        inner or fedavg(),
-        encoding,
-        aggregation=aggregation,
-        simulated=True,
-        max_failed_rounds=9,
-        on_round=records.append,
+        inner or fedavg(), encoding, aggregation=aggregation, simulated=True, max_failed_rounds=9
     )
-    server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: grids.append(grid) or grid)
-    result = InlineEngine(batch=batch).run(server, app, Federation(CLIENTS, seed=2))
-    rounds = [(each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in records]
-    ledgers = {node: dict(state["privquant-ledger"]) for node, state in grids[0].states.items()}
-    return as_arrays(result.arrays), rounds, strategy.privacy_statement(), ledgers
+    done = simulate(strategy, app, CLIENTS, ROUNDS, engine=InlineEngine(batch=batch), seed=2)
+    rounds = [
+        (each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in done.records
+    ]
+    ledgers = {node: dict(state["privquant-ledger"]) for node, state in done.grid.states.items()}
+    return done.model, rounds, strategy.privacy_statement(), ledgers
 
 
 def assert_same(encoding: Encoding, make_app: Callable[[list[int]], CohortApp], **options: Any) -> list[int]:

@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 
 from fl_privquant.codec.update import EncodedUpdate
 from fl_privquant.flower._flower_internals import (
+    LazyMessage,
     copy_metadata,
     make_reply,
     set_message_id,
@@ -23,8 +24,8 @@ Sent: TypeAlias = tuple[Message, str]
 """A message, which may share its content with others, and its id."""
 
 
-class CohortReply(Message):
-    """The reply of one client, whose metadata and content are made when they are read.
+class CohortReply(LazyMessage):
+    """The reply of one client.
 
     Parameters
     ----------
@@ -36,40 +37,24 @@ class CohortReply(Message):
         The encoded update of this client.
     """
 
-    node: int
-    """The node that replies."""
-
     def __init__(self, sent: Sent, reply: Reply, update: EncodedUpdate) -> None:
-        node = sent[0].metadata.dst_node_id
-        self.__dict__.update(sent=sent, reply=reply, update=update, node=node, _error=None)
+        super().__init__()
+        self.sent, self.reply, self.update = sent, reply, update
+        self.node = sent[0].metadata.dst_node_id
 
-    @property
-    def metadata(self) -> Any:
-        if "_metadata" not in self.__dict__:
-            self.__dict__["_metadata"] = make_reply(address(*self.__dict__["sent"]), RecordDict()).metadata
-            set_message_id(self, f"{self.__dict__['sent'][1]}-reply")
-        return self.__dict__["_metadata"]
+    def make_metadata(self) -> Any:
+        reply = make_reply(address(*self.sent), RecordDict())
+        set_message_id(reply, f"{self.sent[1]}-reply")
+        return reply.metadata
 
-    @property
-    def content(self) -> RecordDict:
-        if "_content" not in self.__dict__:
-            payload = self.__dict__["update"].pack()
-            self.__dict__["_content"] = replace(self.__dict__["reply"], payload=payload).to_content()
-        content: RecordDict = self.__dict__["_content"]
-        return content
-
-    @content.setter
-    def content(self, value: RecordDict) -> None:
-        self.__dict__["_content"] = value
-
-    def has_content(self) -> bool:
-        return True
+    def make_content(self) -> RecordDict:
+        return replace(self.reply, payload=self.update.pack()).to_content()
 
     def __reduce__(self) -> Any:
         # A reply needs to know whom it answers, not what was asked.
-        message, message_id = self.__dict__["sent"]
+        message, message_id = self.sent
         bare = unchecked_message(message.metadata, RecordDict()), message_id
-        return CohortReply, (bare, self.__dict__["reply"], self.__dict__["update"])
+        return CohortReply, (bare, self.reply, self.update)
 
 
 def address(message: Message, message_id: str) -> Message:
@@ -84,9 +69,6 @@ def source_of(reply: Message) -> int:
     return reply.node if type(reply) is CohortReply else reply.metadata.src_node_id
 
 
-def unread_parts(reply: Message) -> tuple[Reply, EncodedUpdate] | None:
-    """The parts of a cohort's reply whose content nobody has read, and so nobody has changed, or None."""
-    parts = reply.__dict__
-    if type(reply) is not CohortReply or "_content" in parts:
-        return None
-    return parts["reply"], parts["update"]
+def as_cohort_reply(reply: Message) -> CohortReply | None:
+    """A reply of a cohort whose content nobody has read, and so nobody has changed; None for others."""
+    return reply if type(reply) is CohortReply and not reply.has_made_content else None

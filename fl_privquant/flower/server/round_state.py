@@ -19,8 +19,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidUpdateError, one_line
 from fl_privquant.flower._flower_internals import UncheckedRecords, log, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import DecodedArray
-from fl_privquant.flower._messages.cohort_replies import source_of, unread_parts
-from fl_privquant.flower._messages.log_lines import failure_lines
+from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
 from fl_privquant.flower._messages.protocol import (
     CODE_BUDGET_EXHAUSTED,
     METRIC_CLIPPED,
@@ -30,6 +29,7 @@ from fl_privquant.flower._messages.protocol import (
     Reply,
     Request,
 )
+from fl_privquant.flower.server.log_lines import failure_lines
 from fl_privquant.flower.server.strategy_wrapper import make_mean_reply
 
 # An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.
@@ -112,8 +112,8 @@ class RoundState:
             self.num_exhausted += message.error.code == CODE_BUDGET_EXHAUSTED
             reason = one_line(message.error.reason)
             raise InvalidUpdateError(f"replied with error {message.error.code}: {reason}")
-        unread = unread_parts(message)
-        reply = Reply.from_content(message.content) if unread is None else unread[0]
+        of_cohort = as_cohort_reply(message)
+        reply = Reply.from_content(message.content) if of_cohort is None else of_cohort.reply
         if reply.round != self.request.round:
             # The reply to this round may still follow.
             self.replied_nodes.discard(node)
