@@ -39,7 +39,7 @@ from fl_privquant.flower._messages.clear_replies import (
     list_clear_names,
     quote_names,
 )
-from fl_privquant.flower._messages.cohort_replies import source_of
+from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
 from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
 from fl_privquant.flower.policies.schedules import Policy
 from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
@@ -54,10 +54,8 @@ from fl_privquant.flower.server.log_lines import (
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
-    Payloads,
     RoundState,
     count_config_bytes,
-    list_cohorts,
     summarize_clipping,
 )
 from fl_privquant.flower.server.run_account import (
@@ -455,8 +453,11 @@ class PrivQuantStrategy(StrategyWrapper):
         """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
-            payloads, cohorts = Payloads(replies), list_cohorts(replies)
-            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks, cohorts)
+            payloads = {
+                node: reply.payload if (of_cohort := as_cohort_reply(message)) is None else of_cohort.update
+                for node, (message, reply) in replies.items()
+            }
+            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks)
             opened = self.aggregation.open(received)
             self._account.record_opened(opened, num_asked)
             opened = self.aggregation.check_sum(opened, current.codec, self._applied)
@@ -544,7 +545,8 @@ class PrivQuantStrategy(StrategyWrapper):
         """The replies of clients; what they hold in clear is named in statements from now on."""
         received = list(replies)
         for reply in received:
-            add_names(self.uncounted, list_clear_names(reply))
+            if names := list_clear_names(reply):
+                add_names(self.uncounted, names)
         return received
 
     def checkpoint_state(self) -> dict[str, Any]:

@@ -87,8 +87,6 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     can take the noise off again.
     """
 
-    encodes_coordinates_alone = False
-
     correlation_steps: Annotated[int, integer_between(1, CORRELATION_STEPS - 1)] = 1
     """The correlation, in units of 1 / 64."""
     handed_deviation: Deviation = 2.0
