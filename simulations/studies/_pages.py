@@ -15,7 +15,6 @@ import math
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,9 +40,6 @@ Compute = Callable[[], Tables | pd.DataFrame]
 
 DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST"}
 """Environment variables with the directories of the tasks' files."""
-
-SECONDS = "seconds"
-"""The table of the seconds that parts took, in the studies whose page shows them."""
 
 CACHE = Path("outputs") / "studies"
 """Where finished rows are kept, so that an interrupted study goes on where it stopped."""
@@ -113,17 +109,10 @@ def forget_rows() -> None:
 
 
 def compute_part(home: Path, name: str, compute: Compute) -> None:
-    """Compute a part of the study in a folder, and write its tables and the seconds that it took."""
-    started = time.process_time()
+    """Compute a part of the study in a folder, and write its tables."""
     computed = compute()
-    seconds = time.process_time() - started
     for table, frame in ({name: computed} if isinstance(computed, pd.DataFrame) else computed).items():
         write_table(home, table, frame)
-    if (home / "tables" / f"{SECONDS}.csv").exists():
-        # A part that was resumed took less time now than in all: the longer time counts.
-        known = read_table(home, SECONDS).set_index("part")["seconds"].to_dict()
-        known[name] = max(round(seconds, 1), known.get(name, 0.0))
-        write_table(home, SECONDS, pd.DataFrame(sorted(known.items()), columns=["part", "seconds"]))
 
 
 def write_table(home: Path, name: str, frame: pd.DataFrame) -> None:

@@ -341,7 +341,10 @@ PUSHED = "list(grid.pull_messages(grid.push_messages(asked)))"
         (CUSTOM | {"client_app": "app = 3"}, "quickstart.client_app:app is a int, expected a ClientApp"),
         (CUSTOM | {"client_app": LEGACY_CLIENT}, "clientapp is of Flower's legacy API (client_fn"),
         (CUSTOM | {"server_app": LEGACY_SERVER}, "serverapp is of Flower's legacy API (server_fn"),
-        (changed("client_app", "Array(moved)", "Array(moved[1:])"), "has 'weights' of shape (11,), but"),
+        (
+            changed("client_app", "Array(moved)", "Array(moved[1:])"),
+            "float32 of shape (11,), expected floats of shape (12,)",
+        ),
         (changed("client_app", 'RecordDict({"model"', 'RecordDict({"m"'), "has arrays in records ['m'], but"),
         (changed("client_app", "    seen =", "    1 / 0\n    seen ="), "ZeroDivisionError: division by zero"),
         (changed("server_app", "axis=0)", "axis=0)[number:]"), "arrays have changed since the first round"),
