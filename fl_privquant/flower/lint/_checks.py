@@ -24,7 +24,7 @@ from fl_privquant.flower._flower_internals import LocalDpMod, adaptiveclipping_m
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client.mod import PrivQuantMod
 from fl_privquant.flower.lint import _sources
-from fl_privquant.flower.lint._app import KNOWN_MODULES, AppParts, read_parts
+from fl_privquant.flower.lint._app import AppParts, is_known, read_parts
 from fl_privquant.flower.server.accountant import AccountedAdaptiveClipping, GaussianAccountant
 from fl_privquant.flower.server.strategy import PrivQuantStrategy
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon
@@ -188,7 +188,7 @@ def _check_changed_classes(app: AppParts) -> Iterator[Finding]:
         if not isinstance(part, (*_STRATEGIES, *_MODS)):
             continue
         kinds = type(part).__mro__
-        own = list(takewhile(lambda kind: not kind.__module__.startswith(KNOWN_MODULES), kinds))
+        own = list(takewhile(lambda kind: not is_known(kind), kinds))
         known = kinds[len(own)]
         replaced = {name for kind in own for name in vars(kind) if callable(getattr(known, name, None))}
         if replaced := replaced - _HARMLESS:

@@ -410,7 +410,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Without masks that were agreed on, no client was asked to train.
         opened = AggregateResult() if current.refused else self._open(current, received)
         opened_at = time.perf_counter()
-        opened = self._hand_over(current, opened, {node: reply for node, (_, reply) in received.items()})
+        opened = self._relay_seeds(current, opened, {node: reply for node, (_, reply) in received.items()})
         usable = [received[node][1] for node in opened.nodes]
         self.survivors[server_round] = len(usable)
         aggregated: Aggregate = (None, None)
@@ -482,7 +482,7 @@ class PrivQuantStrategy(StrategyWrapper):
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
         return opened
 
-    def _hand_over(
+    def _relay_seeds(
         self, current: RoundState, opened: AggregateResult, replies: Mapping[int, Reply]
     ) -> AggregateResult:
         """Keep the seeds of handed noise for the next round, and take off the noise of lost receivers."""
