@@ -31,6 +31,10 @@ _ONE, _FIELD, _POINTS = 1 << 56, 18, 80
 _PURE = ("privunit", "cldp_l2", "cldp_linf", "sqkr", "mmrc", "mrc", "shared_codebook", "vqsgd_private")
 # Kinds whose distribution is given by integers, so that the loss of one coordinate is exact.
 _INTEGERS = ("table", "biased-table", "metric-table", "pbm")
+# How far neighbors are apart, in clips, by the name of their relation.
+_REACH = {"replace-one": 2.0, "zero-out": 1.0, "add-remove": 1.0}
+# Inputs this close to 0 count as 0: the rows next to it are given as rounded numbers.
+_NEXT_TO_ZERO = 1e-6
 Row = list[float]
 # H at increasing α, and a loss that is exceeded with probability below 1e-15 only.
 Profile = tuple[Callable[[Row], Row], float]
@@ -105,11 +109,8 @@ class Run:
 
     def check_counts(self) -> None:
         """The ledger has every round, reply and coordinate, and no more honest clients than there were."""
-        ledger, encoding, texts = (
-            self.ledger,
-            self.config["encoding"],
-            [text for _, text in self.ledger["rounds"]],
-        )
+        ledger, encoding = self.ledger, self.config["encoding"]
+        texts = [text for _, text in ledger["rounds"]]
         rounds = {int(number) for number, _ in ledger["rounds"]}
         for row in self.rows:
             require(int(row["round"]) in rounds, f"ledger: it has no release of round {row['round']}")
@@ -140,9 +141,13 @@ class Run:
         """Every statement, and the figures of the summary that repeat it."""
         notes, stated = [], {}
         for line in self.provenance["statements"]:
-            name = f"ε, {line['unit']}, {line['view']}, {line.get('relation', 'replace-one')}"
+            unit, view, relation = line["unit"], line["view"].split()[0], line["relation"]
+            name = f"ε, {unit}, {line['view']}, {relation}"
             figure, delta = float(line["epsilon"]), float(line["delta"])
-            stated[line["unit"], line["view"].split()[0]] = figure
+            require(relation in _REACH, f"{name}: there is no such relation")
+            hidden = relation != "add-remove" or unit.startswith("record") or view in ("models", "central")
+            require(hidden, f"{name}: in this view it is seen who takes part")
+            stated[unit, view] = figure
             if math.isinf(figure):
                 continue
             try:
@@ -150,23 +155,17 @@ class Run:
             except NotDerivedError as reason:
                 notes.append(f"{name}: {reason}")
                 continue
-            exact = (
-                line["unit"] == "coordinate release" and read_mechanism(self.first)[0]["kind"] in _INTEGERS
-            )
+            exact = unit == "coordinate release" and read_mechanism(self.first)[0]["kind"] in _INTEGERS
             # Rounding noise is not counted here, which weighs more where records are drawn by chance.
-            room = 1e-12 if exact else TOLERANCE if line["unit"] != "record total" else 1.5 * TOLERANCE
+            room = 1e-12 if exact else TOLERANCE if unit != "record total" else 1.5 * TOLERANCE
             agrees = bound <= figure * (1.0 + room)
             text = f"{name}: {figure:.8g} at δ = {delta:.3g} is stated, but {bound:.8g} is derived"
             require(agrees or refined, text)
             if not agrees:
                 notes.append(f"{text} without the L2 norm")
-        for unit, (suffix, view) in itertools.product(
-            ("round", "total"), (("", "local"), ("_sum", "aggregate"))
-        ):
-            figure, there = (
-                self.summary[f"epsilon_client_{unit}{suffix}"],
-                stated.get((f"client {unit}", view)),
-            )
+        for unit, view in itertools.product(("round", "total"), ("local", "aggregate")):
+            figure = self.summary[f"epsilon_client_{unit}{'_sum' if view == 'aggregate' else ''}"]
+            there = stated.get((f"client {unit}", view))
             if figure is not None and there is not None and math.isfinite(float(figure)):
                 same = math.isclose(float(figure), there, rel_tol=1e-9)
                 require(same, f"summary: client {unit}, {view}: {figure}, but {there} is stated")
@@ -174,17 +173,12 @@ class Run:
 
     def bound(self, line: Mapping[str, Any], delta: float) -> tuple[float, bool]:
         """The loss that a statement must cover, and whether an L2 norm might make it smaller."""
-        reach, view = (
-            2.0 if line.get("relation", "replace-one") == "replace-one" else 1.0,
-            line["view"].split()[0],
-        )
+        reach, view = _REACH[line["relation"]], line["view"].split()[0]
         if line["unit"] == "coordinate release":
             return coordinate_epsilon(Release(*read_mechanism(self.first), 1, None, 1, reach), delta), False
         if view == "central":
-            central, rounds = (
-                self.ledger["central"],
-                max(sum(n for _, n in history) for history in self.histories),
-            )
+            central = self.ledger["central"]
+            rounds = max(sum(n for _, n in history) for history in self.histories)
             separation = reach * central["l2_clip"] * math.sqrt(rounds) / central["deviation"]
             return gaussian_epsilon(separation, delta), False
         if view not in ("local", "aggregate"):
@@ -201,9 +195,8 @@ class Run:
         """A kind of release, as the adversary of a statement sees it."""
         text, honest, *_ = self.ledger["kinds"][at]
         name, dimension, *norms = text.split(" ")
-        l2, _, record, rate = [
-            None if norm == "-" else float.fromhex(norm) for norm in [*norms, "-", "-"][:4]
-        ]
+        given = [*norms, "-", "-"][:4]
+        l2, _, record, rate = [None if norm == "-" else float.fromhex(norm) for norm in given]
         clients = int(honest) if honest and not line["view"].startswith("local") else 1
         mechanism = read_mechanism(self.mechanisms[name])
         if line["unit"] != "record total":
@@ -224,7 +217,10 @@ def read_mechanism(blob: bytes) -> tuple[dict[str, Any], tuple[tuple[int, ...], 
     weights = struct.unpack_from(f"<{levels * count}Q", body, 4 * levels)
     rows = tuple(weights[at : at + levels] for at in range(0, levels * count, levels))
     require(all(sum(row) == 1 << 32 for row in rows), "mechanism: a row does not sum to 2^32")
-    return header, rows, struct.unpack_from(f"<{levels}I", body)
+    codes = struct.unpack_from(f"<{levels}I", body)
+    if header["kind"] == "table":  # the first and the last row of each piece
+        header["ends"] = struct.unpack_from(f"<{2 * header['pieces']}I", body, (4 + 8 * count) * levels)
+    return header, rows, codes
 
 
 def coordinate_epsilon(release: Release, delta: float) -> float:
@@ -282,41 +278,71 @@ def powers(distribution: Row, count: int) -> list[Row]:
 
 def table_profile(release: Release) -> Profile:
     """Of tables: with others, two rows exactly, and more by a blanket of which the adversary knows K."""
-    distributions, others = [], release.honest - 1
-    for row in sorted(set(release.rows)):
-        distribution = [0.0] * (max(release.codes) + 1)
-        for code, weight in zip(release.codes, row, strict=True):
-            distribution[code] += weight / 2.0**32
-        distributions.append(distribution)
+    distributions, others = (
+        [spread(row, release.codes) for row in sorted(set(release.rows))],
+        release.honest - 1,
+    )
+    zeros = zeros_of(release)
     least, most = [min(column) for column in zip(*distributions, strict=True)], largest(distributions)
     top = max(math.log(b / a) if a else 700.0 for a, b in zip(least, most, strict=True) if b)
     if len(distributions) == 2:
-        return bits_profile(distributions[0], distributions[1], others, 1, top)
+        return bits_profile(distributions[0], distributions[1], others, 1, top, zeros)
     if others and len(distributions) > 32:
         raise NotDerivedError(f"a sum of draws from {len(distributions)} rows")
     share = sum(least)
     blankets = powers([value / share for value in least], others)
     odds_of = [math.comb(others, k) * share**k * (1.0 - share) ** (others - k) for k in range(others + 1)]
-    seen = [[convolve(distribution, blanket) for blanket in blankets] for distribution in distributions]
+    compared = distributions, zeros or distributions
+    seen = [[[convolve(p, q) for q in blankets] for p in inputs] for inputs in compared]
 
     def mean(one: list[Row], other: list[Row], alphas: Row) -> Row:
         curves = [sticks(p, q, alphas) for p, q in zip(one, other, strict=True)]
         return [sum(map(float.__mul__, odds_of, values)) for values in zip(*curves, strict=True)]
 
-    return lambda alphas: largest(mean(one, other, alphas) for one in seen for other in seen), top
+    pairs = [pair for one, other in itertools.product(*seen) for pair in ((one, other), (other, one))]
+    return lambda alphas: largest(mean(*pair, alphas) for pair in pairs), top
 
 
-def bits_profile(low: Row, high: Row, others: int, trials: int, top: float) -> Profile:
+def spread(row: Iterable[float], codes: Iterable[int]) -> Row:
+    """The probabilities of the integers from 0 on, of a row of weights of these codes."""
+    distribution = [0.0] * (max(codes) + 1)
+    for code, weight in zip(codes, row, strict=True):
+        distribution[code] += weight / 2.0**32
+    return distribution
+
+
+def zeros_of(release: Release) -> list[Row]:
+    """The distributions that others are compared with if one input is zero, whose own is a mixture of them.
+
+    An input of an unbiased table is the mean of its row; between two rows of a piece they are mixed.
+    """
+    if release.reach == 2.0:
+        return []
+    header, rows, zeros = release.header, release.rows, []
+    if "ends" not in header:
+        raise NotDerivedError("zero, whose row is not known")
+    offset, step, half = float.fromhex(header["offset"]), float.fromhex(header["step"]), header["pieces"]
+    means = [offset + step * sum(map(int.__mul__, row, release.codes)) / 2.0**32 for row in rows]
+    for start, end in zip(header["ends"][:half], header["ends"][half:], strict=True):
+        if means[start] <= _NEXT_TO_ZERO and means[end] >= -_NEXT_TO_ZERO:
+            share = min(max(-means[start] / (means[end] - means[start]), 0.0), 1.0)
+            row = [(1.0 - share) * a + share * b for a, b in zip(rows[start], rows[end], strict=True)]
+            zeros.append(spread(row, release.codes))
+    return zeros
+
+
+def bits_profile(low: Row, high: Row, others: int, trials: int, top: float, zeros: list[Row]) -> Profile:
     """Of sums of ``trials`` draws from mixtures of two rows, with those of ``others`` clients.
 
     H is convex in the row of each draw of the others: in the worst case each has one of the two rows.
     """
     lows, highs = powers(low, others * trials), powers(high, others * trials)
-    ends, pairs = (powers(low, trials)[-1], powers(high, trials)[-1]), []
+    ends, pairs = [powers(low, trials)[-1], powers(high, trials)[-1]], []
     for count in range(others * trials + 1):
         rest = convolve(highs[count], lows[others * trials - count])
-        one, other = convolve(ends[0], rest), convolve(ends[1], rest)
-        pairs += [(one, other), (other, one)]
+        against = [convolve(zero, rest) for zero in zeros or ends]
+        for end, zero in itertools.product([convolve(end, rest) for end in ends], against):
+            pairs += [(end, zero), (zero, end)]
     return lambda alphas: largest(sticks(p, q, alphas) for p, q in pairs), top
 
 
@@ -371,7 +397,8 @@ def profile_of(release: Release) -> Profile:
     if kind == "pbm":
         rare, trials = int(header["rare"]) / 2.0**32, int(header["trials"])
         top = trials * math.log((1.0 - rare) / rare)
-        return bits_profile([1.0 - rare, rare], [rare, 1.0 - rare], release.honest - 1, trials, top)
+        zeros = [powers([0.5, 0.5], trials)[-1]] if release.reach < 2.0 else []
+        return bits_profile([1.0 - rare, rare], [rare, 1.0 - rare], release.honest - 1, trials, top, zeros)
     if kind in ("skellam", "discrete_gaussian", "discrete_laplace"):
         return noise_profile(release)
     if kind == "laplace":
@@ -404,9 +431,8 @@ def gaussian_epsilon(separation: float, delta: float) -> float:
         low, high = high, 2.0 * high
     for _ in range(60):
         middle = 0.5 * (low + high)
-        low, high = (
-            (middle, high) if separation and gaussian_delta(separation, middle) > delta else (low, middle)
-        )
+        above = separation and gaussian_delta(separation, middle) > delta
+        low, high = (middle, high) if above else (low, middle)
     return high
 
 
@@ -443,17 +469,9 @@ def compose(parts: list[tuple[Release, int]], delta: float) -> float:
         if all(part.rate == 1.0 for part, _ in parts):
             separation = math.sqrt(sum(pair[0] ** 2 * n for pair, n in normal))
             return gaussian_epsilon(separation, delta * math.exp(-lost)) + lost
-        rates = [part.rate for part, _ in parts]
-        return lost + max(
-            compose_profiles(
-                [
-                    (sampled_profile(pair[0], rate, added), n)
-                    for (pair, n), rate in zip(normal, rates, strict=True)
-                ],
-                delta * math.exp(-lost),
-            )
-            for added in (True, False)
-        )
+        drawn = [(pair[0], part.rate, n) for (pair, n), (part, _) in zip(normal, parts, strict=True)]
+        orders = [[(sampled_profile(far, q, added), n) for far, q, n in drawn] for added in (True, False)]
+        return lost + max(compose_profiles(order, delta * math.exp(-lost)) for order in orders)
     if all(part.header["kind"] in _PURE for part, _ in parts):  # ε is a parameter: a ratio of two weights
         return sum(float.fromhex(part.header["epsilon"]) * n for part, n in parts)
     return compose_profiles([(profile_of(part), part.dimension * n) for part, n in parts], delta)
@@ -489,9 +507,8 @@ class Loss(NamedTuple):
             (b - a) / (y - x) for a, b, x, y in zip(values, values[1:], alphas, alphas[1:], strict=False)
         ]
         rises = zip(alphas, slopes, [*slopes[1:], 0.0], strict=True)
-        return cls(
-            -reach, [math.ceil(max(after - before, 0.0) * a * _ONE) for a, before, after in rises], values[-1]
-        )
+        masses = [math.ceil(max(after - before, 0.0) * a * _ONE) for a, before, after in rises]
+        return cls(-reach, masses, values[-1])
 
     @property
     def deviation(self) -> float:
@@ -516,9 +533,8 @@ class Loss(NamedTuple):
         while low < len(masses) - 1 and sum(masses[low : low + 2]) <= tail * _ONE:
             masses[low + 1] += masses[low]
             low += 1
-        return Loss(
-            self.first + other.first + low, masses[low:], self.infinity + other.infinity + lost / _ONE
-        )
+        infinity = self.infinity + other.infinity + lost / _ONE
+        return Loss(self.first + other.first + low, masses[low:], infinity)
 
     def times(self, count: int, tail: float) -> Loss:
         """The sum of ``count`` such losses."""

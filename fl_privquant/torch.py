@@ -68,7 +68,8 @@ def record_update(
     message
         The train message, which holds the model and says how records are drawn and clipped.
     model
-        A model with the arrays that were received. It is trained in the mode that it is in.
+        A model with the arrays that were received. It is trained in the mode that it is in. ``nn.RNN`` and
+        ``nn.GRU`` need a first state that is made from their input, such as ``x.new_zeros(1, len(x), 64)``.
     loss
         A function of outputs and targets, such as ``nn.functional.cross_entropy``; of one record at a time.
     inputs, targets

@@ -78,7 +78,7 @@ class Superlink:
             **os.environ,
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             # Processes of Flower look for one another's programs there.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),

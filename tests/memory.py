@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def takes_fewer_bytes(limit: int) -> Iterator[None]:
+def assert_fewer_bytes(limit: int) -> Iterator[None]:
     """Check that what Python and numpy allocate in the ``with`` block stays below a limit at any time."""
     tracemalloc.start()
     try:

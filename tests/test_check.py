@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,16 @@ import fl_privquant.check
 from fl_privquant.accounting import Relation, Release, UpdateNorms, View
 from fl_privquant.accounting.accountant import record_statement
 from fl_privquant.check import check, compose, gaussian_epsilon, sampled_profile
-from tests.controls.claims import MUTATIONS, finish_run, is_refused, read_files, state, views, write_files
+from tests.controls.claims import (
+    MUTATIONS,
+    Files,
+    finish_run,
+    is_refused,
+    read_files,
+    state,
+    views,
+    write_files,
+)
 
 _RUNS = {
     "table": "mechanism=optm",
@@ -48,6 +59,34 @@ def test_two_hundred_folders_that_claim_too_much_are_refused(folders):
         if not is_refused(folders[name], mutation, random.Random(number)):
             accepted.append((number, mutation.__name__, name))
     assert not accepted
+
+
+@pytest.mark.parametrize("name", _RUNS)
+def test_a_run_stated_by_zero_out_is_derived_and_cannot_be_called_another_relation(name, folders, tmp_path):
+    """Without a target and a budget, too. Its statements in another relation claim more privacy."""
+    folder = finish_run(f"{_RUNS[name]} privacy.relation=zero-out", tmp_path)
+    stated = json.loads((folder / "provenance.json").read_text())["statements"]
+    assert {line["relation"] for line in stated if line["unit"] != "coordinate release"} == {"zero-out"}
+    assert check(folder) == []
+    replace_one = json.loads((folders[name] / "provenance.json").read_text())["statements"]
+    for line, other in zip(stated[1:], replace_one[1:], strict=True):
+        assert (line["unit"], line["view"]) == (other["unit"], other["view"])
+        assert 0.0 < line["epsilon"] < 0.9 * other["epsilon"]
+    assert is_refused(folder, halve_zero_out, random.Random(35))
+    for relation in ("replace-one", "add-remove", "both"):
+        assert is_refused(folder, partial(call_relation, relation), random.Random(35))
+
+
+def halve_zero_out(files: Files, folder: Path, rng: random.Random) -> None:
+    """The figures of zero-out, once more divided by two."""
+    for unit, view in views(files)[1:]:
+        state(files, 0.5, unit, view)
+
+
+def call_relation(relation: str, files: Files, folder: Path, rng: random.Random) -> None:
+    """What was stated for one relation is said to be another one's."""
+    for line in files["provenance"]["statements"]:
+        line["relation"] = relation
 
 
 @pytest.mark.parametrize("name", _RUNS)

@@ -43,7 +43,7 @@ def record_statement(
     delta
         The δ of the statement.
     relation
-        Add-remove and zero-out cost the same; replace-one costs about twice as much.
+        Add-remove and zero-out cost the same; replace-one costs more, up to about twice as much.
     refine
         Whether to count in full, or by quick bounds.
     """

@@ -20,8 +20,9 @@ from tests.ray_cluster import WARNINGS
 pytestmark = [pytest.mark.slow, *WARNINGS]
 
 LOST_SAVES = "tests.adversary.lost_saves_app"
-# The server adds codes up as integers: their sum does not depend on the order in which they come.
-SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
+# The server adds codes up as integers: their sum does not depend on the order in which they come. Every
+# message starts a process.
+SEEDED = {"clients": CLIENTS, "aggregation": "sum", "rounds": 2}
 
 
 def run_all(folder):

@@ -102,6 +102,17 @@ def client_app(
     return app
 
 
+def query_app(answer):
+    """A client that answers queries by a function of the message and its context."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        return answer(message, context)
+
+    return app
+
+
 def moving_client(move, mods, **options):
     """A client whose training adds ``move`` to every array of floats; all clients weigh the same."""
 

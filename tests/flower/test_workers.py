@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
@@ -23,19 +22,9 @@ from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.arrays import DecodedArray, read_array
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.flower.simulation.inline import InlineGrid
-from tests.flower.apps import CLIP, assert_same_arrays, client_app, fedavg, simulate
+from tests.flower.apps import CLIP, assert_same_arrays, client_app, fedavg, query_app, simulate
 
 CRASHED = 8
-
-
-def query_app(answer):
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        return answer(message, context)
-
-    return app
 
 
 def counting(message, context):

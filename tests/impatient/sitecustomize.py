@@ -1,8 +1,8 @@
-"""Processes of a deployment look for messages and replies five times a second, not every three seconds.
+"""Flower's processes look for messages and replies five times a second, not every three seconds.
 
-Python imports this file at its start where :mod:`tests.deployment` has put its folder on the path. Flower
-waits for three seconds in the loops in which a SuperNode asks for messages and a server for replies: a run
-would wait much longer than it computes.
+Python imports this file at its start, from the path of :mod:`tests.deployment` or among the packages of
+:mod:`tests.e2e.fresh_environment`. Flower waits for three seconds in the loops in which a SuperNode asks for
+messages and a server for replies: a run would wait much longer than it computes.
 """
 
 import time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -58,6 +59,18 @@ def test_a_study_compares_a_secure_sum_with_noise_in_each_silo(tmp_path: Path) -
     # Three silos add up to three times the noise of one.
     ratio = errors["rounded_gaussian in each silo"] / errors["rounded_gaussian"]
     assert ratio == pytest.approx(3.0, rel=0.15)
+
+
+def test_silos_may_be_the_users_of_the_data(tmp_path: Path) -> None:
+    """Natural silos, with a recurrent network: roles of a play, whose records are its letters."""
+    with gzip.open(tmp_path / "roles.jsonl.gz", "wt", encoding="utf-8") as file:
+        for role in range(4):
+            file.write(json.dumps({"role": f"role {role}", "text": "to be or not " * (30 + role)}) + "\n")
+    task = ("task=shakespeare", f"task.data_root={tmp_path}", "task.hidden=8", "partition=natural")
+    summary = execute(config(tmp_path, *task, "federation.server_learning_rate=4", "privacy.records=1000"))
+    # The most frequent of 13 characters, a space, is 4 of them.
+    assert summary["accuracy"] > 0.25
+    assert 7.9 < summary["epsilon_record_total_sum"] <= 8.0
 
 
 @pytest.mark.parametrize(

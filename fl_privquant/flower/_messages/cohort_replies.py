@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 
 from fl_privquant.codec.update import EncodedCohort
 from fl_privquant.flower._flower_internals import (
+    LazyMessage,
     copy_metadata,
     make_reply,
     set_message_id,
@@ -56,11 +57,14 @@ class CohortReplies:
     encoded: EncodedCohort
 
 
-class CohortReply(Message):
+class CohortReply(LazyMessage):
     """The reply of one client of a cohort, whose parts are made when they are read."""
 
     def __init__(self, cohort: CohortReplies, request: int, place: int) -> None:
-        self.__dict__.update(cohort=cohort, request=request, place=place, _error=None)
+        super().__init__()
+        self.cohort = cohort
+        # The place of its request among the messages of the cohort, and the row of its codes.
+        self.request, self.place = request, place
 
     @property
     def node(self) -> int:
@@ -68,47 +72,18 @@ class CohortReply(Message):
         return self.cohort.messages.node(self.request)
 
     @property
-    def cohort(self) -> CohortReplies:
-        """What it shares with others."""
-        shared: CohortReplies = self.__dict__["cohort"]
-        return shared
-
-    @property
-    def request(self) -> int:
-        """The place of its request among the messages of the cohort."""
-        return int(self.__dict__["request"])
-
-    @property
-    def place(self) -> int:
-        """The place of its codes among those of the cohort."""
-        return int(self.__dict__["place"])
-
-    @property
     def payload(self) -> bytes:
         """The encoded update as it would be sent."""
         return self.cohort.encoded.pack(self.place)
 
-    @property
-    def metadata(self) -> Any:
-        if "_metadata" not in self.__dict__:
-            request = self.cohort.messages[self.request]
-            self.__dict__["_metadata"] = make_reply(request, RecordDict()).metadata
-            set_message_id(self, f"{request.metadata.message_id}-reply")
-        return self.__dict__["_metadata"]
+    def make_metadata(self) -> Any:
+        request = self.cohort.messages[self.request]
+        reply = make_reply(request, RecordDict())
+        set_message_id(reply, f"{request.metadata.message_id}-reply")
+        return reply.metadata
 
-    @property
-    def content(self) -> RecordDict:
-        if "_content" not in self.__dict__:
-            self.__dict__["_content"] = replace(self.cohort.reply, payload=self.payload).to_content()
-        content: RecordDict = self.__dict__["_content"]
-        return content
-
-    @content.setter
-    def content(self, value: RecordDict) -> None:
-        self.__dict__["_content"] = value
-
-    def has_content(self) -> bool:
-        return True
+    def make_content(self) -> RecordDict:
+        return replace(self.cohort.reply, payload=self.payload).to_content()
 
     def __reduce__(self) -> Any:
         return CohortReply, (self.cohort, self.request, self.place)
@@ -121,4 +96,4 @@ def source_of(reply: Message) -> int:
 
 def as_cohort_reply(reply: Message) -> CohortReply | None:
     """A reply of a cohort whose content nobody has read, and so nobody has changed; None for others."""
-    return reply if type(reply) is CohortReply and "_content" not in reply.__dict__ else None
+    return reply if type(reply) is CohortReply and not reply.has_made_content else None

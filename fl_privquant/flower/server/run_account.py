@@ -1,9 +1,9 @@
 """What a run costs its clients: whom a round asks, what is counted before it, and what is stated after it.
 
 **Who is asked.** The wrapped strategy makes a message for each client that it would ask (all of them with
-``fraction_train=1.0``). Clients that have had their share of rounds, by the server's ledger, are left out,
-and the sampling draws from the rest. So it works with any strategy, and no client is asked more often than
-the sampling promises, whatever the strategy does.
+``fraction_train=1.0``). Clients that have taken part as often as they may, by the server's ledger, are left
+out, and the sampling draws from the rest. So it works with any strategy, and no client is asked more often
+than the sampling promises, whatever the strategy does.
 
 **What is counted.** A release is in the ledger, and within the budget, before the request for it is sent. If
 the policy may choose the kind of a release by what earlier ones showed, the budget holds whatever it chooses.
@@ -131,7 +131,7 @@ class RunAccount:
 
         Clients that were ``drawn_before`` (:meth:`draw_next`) are asked, unless too many of them have left.
 
-        Raises BudgetExhaustedError if too few clients have any share of rounds left, which ends the run, and
+        Raises BudgetExhaustedError if too few clients have any round left, which ends the run, and
         InvalidSpecError if a client is asked twice: both answers are releases, and a round counts one.
         """
         nodes = [message.metadata.dst_node_id for message in messages]

@@ -140,7 +140,9 @@ class Nodes:
         arrived = make_delivered_copy(message, message_id)
         if node in self.ids:
             context = self.context(node)
-            context.state = copy_state(context.state)
+            if isinstance(self._client_app, CohortApp):
+                # Clients of a cohort may share it.
+                context.state = copy_state(context.state)
             try:
                 reply = self._run_app(arrived, context)
             finally:

@@ -62,7 +62,11 @@ class SimulationGrid(MessageGrid):
 
     @property
     def contexts(self) -> dict[int, Context]:
-        """A context for each node, with its state, which changes as the node is served."""
+        """A context for each node, with its state.
+
+        It changes as the node is served, except by a
+        :class:`~fl_privquant.flower.client.cohort.CohortApp`, whose clients may share states.
+        """
         states = self._nodes.states
         for node in self._nodes.ids:
             states.setdefault(node, RecordDict())

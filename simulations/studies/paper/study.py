@@ -86,7 +86,7 @@ def _draw_distribution(read: ReadTable) -> Any:
                 axis.text(value, 1.01, f"$B_{number}$", transform=axis.get_xaxis_transform(), ha="center")
         epsilon, mae = pieces["certified_epsilon"].iloc[0], pieces["mae"].iloc[0]
         axis.set(xlim=(-1, 1), xlabel="input x")
-        title = f"{label}: ε = {epsilon:.3f} per coordinate release, local view; MAE {mae:.3f}"
+        title = f"{label}: MAE {mae:.3f}\nε = {epsilon:.3f} per coordinate release, local view, replace-one"
         axis.set_title(title, fontsize=9, pad=18)
     axes[0].set_ylim(0, None)
     axes[0].set_ylabel("probability of the output")
@@ -150,7 +150,7 @@ def _draw_dpsgd(name: str, read: ReadTable) -> Any:
         ncols=4,
         fontsize=9,
         title=f"means of {runs} runs; band: standard error of a mean of {paper_runs} runs, as many as "
-        "the paper has; ε = 1 per coordinate release, local view, unless said",
+        "the paper has; ε = 1 per coordinate release, local view, replace-one, unless said",
         title_fontsize=9,
     )
     return figure

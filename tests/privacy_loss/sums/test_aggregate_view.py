@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ive
-from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Release, UpdateNorms, View
@@ -27,7 +26,7 @@ from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate
 from fl_privquant.sampling.integer_noise import DiscreteGaussian, DiscreteLaplace, Skellam
-from tests.exact import epsilon_of, hockey_stick, product, random_table
+from tests.exact import blanket_delta, epsilon_of, hockey_stick, product, random_table, sums_of
 
 
 def on_lattice(table: CertifiedTable) -> np.ndarray:
@@ -44,10 +43,7 @@ def test_never_below_the_worst_inputs_of_the_others(seed: int, levels: int, clie
     distributions = on_lattice(table)
     loss = blanket_loss(table, clients)
     found = compose_epsilon([Part(loss, 2)], 1e-3).epsilon
-    for others in itertools.combinations_with_replacement(range(len(distributions)), clients - 1):
-        noise = np.ones(1)
-        for i in others:
-            noise = np.convolve(noise, distributions[i])
+    for noise in sums_of(distributions, clients - 1):
         sums = [np.convolve(distribution, noise) for distribution in distributions]
         for i, j in itertools.permutations(range(len(distributions)), 2):
             for epsilon in np.linspace(0.0, table.epsilon, 12):
@@ -61,29 +57,17 @@ def test_never_below_the_worst_inputs_of_the_others(seed: int, levels: int, clie
 def test_the_blanket_bound_itself_by_enumeration(clients: int) -> None:
     """Randomized response, all numbers of blanket draws one by one."""
     table = pq.design("one_bit", epsilon=1.0).table
-    rows = table.distribution.rows
-    share = 2.0 * rows.min()
     loss = blanket_loss(table, clients)
     for epsilon in (0.0, 0.1, 0.4, 0.8):
-        exact = 0.0
-        for draws in range(clients):
-            coins = binom.pmf(np.arange(draws + 1), draws, 0.5)
-            pair = (np.convolve(rows[0], coins), np.convolve(rows[1], coins))
-            exact += binom.pmf(draws, clients - 1, share) * hockey_stick(*pair, epsilon)
+        exact = blanket_delta(table.distribution.rows, clients, epsilon)
         assert exact * (1.0 - 1e-9) <= loss.delta(epsilon) <= exact * (1.0 + 2e-3) + 1e-12
 
 
 def test_buckets_and_cells_cost_little() -> None:
     """Against 16 buckets: with 100 clients all numbers of draws, again by enumeration."""
     table = pq.design("one_bit", epsilon=1.0).table
-    rows, clients = table.distribution.rows, 100
-    share = 2.0 * rows.min()
-    exact = 0.0
-    for draws in range(clients):
-        coins = binom.pmf(np.arange(draws + 1), draws, 0.5)
-        pair = (np.convolve(rows[0], coins), np.convolve(rows[1], coins))
-        exact += binom.pmf(draws, clients - 1, share) * hockey_stick(*pair, 0.1)
-    assert exact <= blanket_loss(table, clients).delta(0.1) <= 1.06 * exact
+    exact = blanket_delta(table.distribution.rows, 100, 0.1)
+    assert exact <= blanket_loss(table, 100).delta(0.1) <= 1.06 * exact
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5, 64, 1000])
@@ -210,10 +194,7 @@ def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, cli
     (theorem,) = mechanism.update_losses(WholeUpdate(NO_NORMS, 1, View(clients)))
     assert (theorem.name, theorem.count) == ("poisson binomial", 1)
     distributions = mechanism.pmf([-1.0, -0.4, 0.3, 1.0])
-    for others in itertools.combinations_with_replacement(range(len(distributions)), clients - 1):
-        noise = np.ones(1)
-        for i in others:
-            noise = np.convolve(noise, distributions[i])
+    for noise in sums_of(distributions, clients - 1):
         sums = [np.convolve(distribution, noise) for distribution in distributions]
         for p, q in itertools.permutations(sums, 2):
             # Rates between those that were computed too: chords of a convex function are above it.
