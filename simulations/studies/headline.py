@@ -1,0 +1,79 @@
+"""README's figure: accuracy at equal ε, for whoever protects clients and for whoever protects records."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl_privquant.plotting import color_of, import_pyplot, save_figure
+from simulations.report.statistics import student_interval
+from simulations.studies._pages import read_table, zero_out_epsilon
+from simulations.studies.beyond_trusted_server.training import DELTA
+
+HERE = Path(__file__).parent
+FIGURE = HERE / "headline.png"
+EPSILON = 1.0
+OURS = "ours, sums only"
+
+CLIENTS = {
+    "no privacy": "no privacy",
+    "trusted server, fresh noise": "trusted server",
+    "secure sum, correlated noise": OURS,
+    "Flower's wrapper, trusted server": "Flower's wrapper,\ntrusted server",
+}
+"""Arms of the study ``beyond_trusted_server``, and what the figure calls them."""
+
+RECORDS = {
+    "no privacy": "no privacy",
+    "central DP-SGD, trusted server": "trusted server",
+    "secure sum, shared noise": OURS,
+    "Opacus in each silo": "Opacus in\neach client",
+}
+"""Ways of the study ``records``, and what the figure calls them."""
+
+
+def client_runs() -> pd.DataFrame:
+    """Accuracies on MNIST with 1000 clients that take turns, at the ε of the figure or without privacy."""
+    table = read_table(HERE / "beyond_trusted_server", "correlated-mnist")
+    table = table[table["epsilon"].isin([EPSILON, float("inf")])]
+    return table.assign(name=table["arm"].map(CLIENTS), accuracy=table["average_accuracy"])
+
+
+def record_runs() -> pd.DataFrame:
+    """Accuracies on MNIST with ten silos, at the ε of the figure."""
+    read = partial(read_table, HERE / "records")
+    table = pd.concat([read("ten-silos"), read("opacus")], ignore_index=True)
+    return table[table["epsilon"] == EPSILON].assign(name=table["way"].map(RECORDS))
+
+
+def draw_headline() -> Path:
+    """Draw the figure from the tables of the two studies; its path."""
+    figure, (clients, records) = import_pyplot().subplots(1, 2, figsize=(9.0, 2.6), layout="constrained")
+    zero_out = zero_out_epsilon(EPSILON, DELTA)
+    _draw_bars(clients, client_runs(), CLIENTS.values())
+    clients.set_title(
+        f"Each client protected: 1000 clients,\nε = {EPSILON:g} (replace-one; {zero_out:.2f} by zero-out)",
+        fontsize=10,
+    )
+    _draw_bars(records, record_runs(), RECORDS.values())
+    records.set_title(
+        f"Each record protected: 10 clients,\n10 000 records, ε = {EPSILON:g} (add-remove)", fontsize=10
+    )
+    return save_figure(figure, FIGURE)
+
+
+def _draw_bars(axis: Any, runs: pd.DataFrame, names: Any) -> None:
+    for place, name in enumerate(names):
+        accuracies = 100.0 * runs.loc[runs["name"] == name, "accuracy"]
+        mean, low, high, _ = student_interval(accuracies)
+        color = color_of("rounded_gaussian") if name == OURS else "#b8b8b8"
+        axis.barh(place, mean, color=color, height=0.66)
+        axis.plot([low, high], [place, place], color="black", linewidth=1.2)
+        axis.text(max(high, mean) + 1.0, place, f"{mean:.1f}", va="center", fontsize=9)
+    axis.set_yticks(range(len(names)), names, fontsize=9)
+    axis.invert_yaxis()
+    axis.set(xlim=(0, 104), xlabel="test accuracy on MNIST, %")
+    axis.spines[["top", "right"]].set_visible(False)
