@@ -104,17 +104,32 @@ def _explain_error_bound(requirements: RunRequirements) -> str:
     )
 
 
-def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
-    """Print plans, the best first, what the best one means, and how to run it.
+_SIZE_COLUMNS = (
+    Column(
+        "bits/coord",
+        lambda plan: f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
+        "bits through the secure sum, for each coordinate of the model",
+    ),
+    Column(
+        "kB",
+        lambda plan: f"{plan.bytes_per_round / 1000.0:.4g}",
+        "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys",
+    ),
+    Column(
+        "handshake kB",
+        lambda plan: _handshake_kilobytes(plan),
+        "kilobytes of keys in both directions, unsigned, if no client is lost",
+    ),
+)
 
-    The title says by which bound they were chosen (``asked``).
-    """
-    best = plans[0]
+
+def _plan_columns(best: Plan) -> tuple[Column, ...]:
+    """The columns of a table of plans, of which this is the first."""
     target, view, stated = best.target, best.statement.view, best.statement.relation
     unsure, asking = best.if_all_honest is not best, target.num_clients
     aggregation = best.aggregation
     supposed = describe_assumption(aggregation.num_corrupt(asking), aggregation.num_lost(asking), asking)
-    columns = (
+    return (
         Column(
             "codes",
             lambda plan: pluralize(int(plan.encoding.mechanism.bits_per_coordinate), "bit"),
@@ -143,21 +158,7 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
             "how far all rounds move the model, if their updates are at the L2 clip and point the same way, "
             "in standard deviations of the noise",
         ),
-        Column(
-            "bits/coord",
-            lambda plan: f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
-            "bits through the secure sum, for each coordinate of the model",
-        ),
-        Column(
-            "kB",
-            lambda plan: f"{plan.bytes_per_round / 1000.0:.4g}",
-            "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys",
-        ),
-        Column(
-            "handshake kB",
-            _handshake_kilobytes,
-            "kilobytes of keys in both directions, unsigned, if no client is lost",
-        ),
+        *_SIZE_COLUMNS,
         Column(
             "ε",
             lambda plan: plan.statement.epsilon_cell,
@@ -170,10 +171,19 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         ),
         Column("clip", _spread, "of a rotated coordinate, in its standard deviations at the L2 clip"),
     )
+
+
+def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
+    """Print plans, the best first, what the best one means, and how to run it.
+
+    The title says by which bound they were chosen (``asked``).
+    """
+    best = plans[0]
+    target, view = best.target, best.statement.view
     name = best.encoding.mechanism.name
     size = f"{target.rounds_in_words}, {pluralize(best.dimension, 'coordinate')}"
     title = f"{name} for {target.statement(view).brief}, {size}"
-    print_table(console, columns, plans, f"{title}; {asked}")
+    print_table(console, _plan_columns(best), plans, f"{title}; {asked}")
     print_sentence(console, f"The first plan. {best.error_in_words} {best.verdict}")
     print_sentence(console, best.influence_in_words)
     print_sentence(

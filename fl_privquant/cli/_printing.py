@@ -135,22 +135,13 @@ def plan_and_print_designs(console: Console, requirements: RunRequirements, name
     _print_designs(console, planned, honest)
 
 
-def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[str, str]) -> None:
-    """Print designs; ``honest`` has their errors, by name, if planned for nobody corrupt or lost."""
+def _design_columns(planned: PlannedDesigns, honest: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns of a table of designs; ``honest`` as in :func:`_print_designs`."""
     requirements = planned.requirements
-    target = PrivacyStatement(
-        requirements.epsilon,
-        requirements.delta,
-        requirements.unit,
-        requirements.view.stated,
-        requirements.relation,
-        method="target",
-    )
-    title = f"{target.unit}, view: {target.view}; target {target.figures}, {target.relation}"
     beside = requirements.relation.beside
     by_norm = all(design.ratio_to_central is not None for design in planned.designs)
     assumed = describe_assumption(requirements.corrupt, requirements.dropped, requirements.num_clients)
-    columns = (
+    return (
         Column("mechanism", lambda design: design.name, words=True),
         Column(
             "ε",
@@ -192,8 +183,22 @@ def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[st
         ),
         Column("counted by", lambda design: design.statement.method, words=True),
     )
+
+
+def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[str, str]) -> None:
+    """Print designs; ``honest`` has their errors, by name, if planned for nobody corrupt or lost."""
+    requirements = planned.requirements
+    target = PrivacyStatement(
+        requirements.epsilon,
+        requirements.delta,
+        requirements.unit,
+        requirements.view.stated,
+        requirements.relation,
+        method="target",
+    )
+    title = f"{target.unit}, view: {target.view}; target {target.figures}, {target.relation}"
     if planned.designs:
-        print_table(console, columns, planned.designs, title)
+        print_table(console, _design_columns(planned, honest), planned.designs, title)
     for name, reason in planned.missing.items():
         print_sentence(console, f"{name}: {name_options(reason)}")
     if planned.advice is not None:

@@ -237,11 +237,11 @@ def differences_table(comparison: Comparison) -> pd.DataFrame:
     if comparison.baseline is not None and comparison.measure != ERROR:
         by_error = comparison.by(ERROR)
         measured = [comparison, *([by_error] if by_error.baseline else [])]
-        references += [(each, comparison.baseline, TRUSTED) for each in measured]
+        references += [(compared, comparison.baseline, TRUSTED) for compared in measured]
     columns = {
         f"{_BEHIND[compared.measure]} {words}": {
-            each.series: f"{_amount(each).replace('-', '−')} ({each.ends})"
-            for each in compared.differences(reference)
+            difference.series: f"{_amount(difference).replace('-', '−')} ({difference.ends})"
+            for difference in compared.differences(reference)
         }
         for compared, reference, words in references
     }
