@@ -85,9 +85,6 @@ class Mechanism(ABC):
     """The error text of a mechanism that is not summable: why, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
-    encodes_coordinates_alone: ClassVar[bool] = False
-    """Whether each coordinate is encoded by itself, and takes as many random words as any other. The
-    updates of several clients can then be encoded as one vector."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
@@ -439,8 +436,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
     Guarantee: ``epsilon``-differential privacy of each coordinate and release against an adversary who sees
     the codes, certified in exact arithmetic on the very table that is sampled from.
     """
-
-    encodes_coordinates_alone = True
 
     table: CertifiedTable
     claimed_epsilon: float

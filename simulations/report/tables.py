@@ -78,14 +78,14 @@ def results_caption(study: Study, setting: str) -> str:
     ]
     counts = here.groupby(GROUP, dropna=False).size()
     seeds = f"{counts.min()} seeds" if counts.nunique() == 1 else "seeds"
-    interval = f"Mean ± half of the 95 % interval over {seeds} (Student t)"
+    interval = f"±: half of the 95 % interval, {seeds}"
     if counts.min() < MIN_SEEDS:
-        interval = f"Mean over {seeds}; an interval takes three seeds or more"
+        interval = f"Means over {seeds}; an interval takes three or more"
     keys = here["handshake_kilobytes"].max()
     sentences = [
         "; ".join(epsilons),
-        "The squared error is that of the decoded mean update, per coordinate and round",
-        "kB are what a client sends per round" + (f", without {keys:.3g} kB of keys" if keys > 0.0 else ""),
+        "Squared error: of the mean update, per coordinate",
+        "kB: sent by a client per round" + (f", besides {keys:.3g} kB of keys" if keys > 0.0 else ""),
         interval,
     ]
     return ". ".join(filter(None, sentences)) + "."

@@ -1,17 +1,16 @@
-"""The replies of clients that were encoded together, as messages that are made only if somebody reads them.
+"""Replies of clients that were served together, as messages that are made only if somebody reads them.
 
 A server that adds codes up takes them as they are. Everybody else sees ordinary messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from flwr.app import Message, RecordDict
 
-from fl_privquant.codec.update import EncodedCohort
+from fl_privquant.codec.update import EncodedUpdate
 from fl_privquant.flower._flower_internals import (
     LazyMessage,
     copy_metadata,
@@ -21,72 +20,48 @@ from fl_privquant.flower._flower_internals import (
 )
 from fl_privquant.flower._messages.protocol import Reply
 
-
-class AddressedMessages(Sequence[Message]):
-    """Messages with their ids, each made when it is read; all have the very same content objects as sent."""
-
-    def __init__(self, sent: Sequence[tuple[Message, str]]) -> None:
-        self._sent = sent
-
-    def __len__(self) -> int:
-        return len(self._sent)
-
-    def __getitem__(self, place: Any) -> Any:
-        message, message_id = self._sent[place]
-        addressed = unchecked_message(copy_metadata(message), message.content)
-        set_message_id(addressed, message_id)
-        return addressed
-
-    def node(self, place: int) -> int:
-        """The receiver of a message."""
-        return self._sent[place][0].metadata.dst_node_id
-
-    def __reduce__(self) -> Any:
-        # A reply needs to know whom it answers, not what was asked.
-        bare = [(unchecked_message(message.metadata, RecordDict()), name) for message, name in self._sent]
-        return AddressedMessages, (bare,)
-
-
-@dataclass(frozen=True, eq=False)
-class CohortReplies:
-    """What the clients of a cohort reply: the same, except for their codes."""
-
-    messages: AddressedMessages
-    reply: Reply
-    """The reply without its payload."""
-    encoded: EncodedCohort
+Sent: TypeAlias = tuple[Message, str]
+"""A message, which may share its content with others, and its id."""
 
 
 class CohortReply(LazyMessage):
-    """The reply of one client of a cohort, whose parts are made when they are read."""
+    """The reply of one client.
 
-    def __init__(self, cohort: CohortReplies, request: int, place: int) -> None:
+    Parameters
+    ----------
+    sent
+        The message that is answered.
+    reply
+        The reply without its payload, which clients of one cohort share.
+    update
+        The encoded update of this client.
+    """
+
+    def __init__(self, sent: Sent, reply: Reply, update: EncodedUpdate) -> None:
         super().__init__()
-        self.cohort = cohort
-        # The place of its request among the messages of the cohort, and the row of its codes.
-        self.request, self.place = request, place
-
-    @property
-    def node(self) -> int:
-        """The node that replies."""
-        return self.cohort.messages.node(self.request)
-
-    @property
-    def payload(self) -> bytes:
-        """The encoded update as it would be sent."""
-        return self.cohort.encoded.pack(self.place)
+        self.sent, self.reply, self.update = sent, reply, update
+        self.node = sent[0].metadata.dst_node_id
 
     def make_metadata(self) -> Any:
-        request = self.cohort.messages[self.request]
-        reply = make_reply(request, RecordDict())
-        set_message_id(reply, f"{request.metadata.message_id}-reply")
+        reply = make_reply(address(*self.sent), RecordDict())
+        set_message_id(reply, f"{self.sent[1]}-reply")
         return reply.metadata
 
     def make_content(self) -> RecordDict:
-        return replace(self.cohort.reply, payload=self.payload).to_content()
+        return replace(self.reply, payload=self.update.pack()).to_content()
 
     def __reduce__(self) -> Any:
-        return CohortReply, (self.cohort, self.request, self.place)
+        # A reply needs to know whom it answers, not what was asked.
+        message, message_id = self.sent
+        bare = unchecked_message(message.metadata, RecordDict()), message_id
+        return CohortReply, (bare, self.reply, self.update)
+
+
+def address(message: Message, message_id: str) -> Message:
+    """The message with its id, and the very same content object."""
+    addressed = unchecked_message(copy_metadata(message), message.content)
+    set_message_id(addressed, message_id)
+    return addressed
 
 
 def source_of(reply: Message) -> int:

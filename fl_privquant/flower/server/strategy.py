@@ -39,7 +39,7 @@ from fl_privquant.flower._messages.clear_replies import (
     list_clear_names,
     quote_names,
 )
-from fl_privquant.flower._messages.cohort_replies import source_of
+from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
 from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
 from fl_privquant.flower.policies.schedules import Policy
 from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
@@ -54,10 +54,8 @@ from fl_privquant.flower.server.log_lines import (
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
-    Payloads,
     RoundState,
     count_config_bytes,
-    list_cohorts,
     summarize_clipping,
 )
 from fl_privquant.flower.server.run_account import (
@@ -131,7 +129,8 @@ class PrivQuantStrategy(StrategyWrapper):
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
-        (:class:`~fl_privquant.errors.BudgetExhaustedError`).
+        (:class:`~fl_privquant.errors.BudgetExhaustedError`). Statements have its relation; for another one
+        without a limit, give ``Budget(math.inf, relation=Relation.ZERO_OUT)``.
     delta
         The δ of statements.
     simulated
@@ -411,7 +410,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Without masks that were agreed on, no client was asked to train.
         opened = AggregateResult() if current.refused else self._open(current, received)
         opened_at = time.perf_counter()
-        opened = self._hand_over(current, opened, {node: reply for node, (_, reply) in received.items()})
+        opened = self._relay_seeds(current, opened, {node: reply for node, (_, reply) in received.items()})
         usable = [received[node][1] for node in opened.nodes]
         self.survivors[server_round] = len(usable)
         aggregated: Aggregate = (None, None)
@@ -454,8 +453,11 @@ class PrivQuantStrategy(StrategyWrapper):
         """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
-            payloads, cohorts = Payloads(replies), list_cohorts(replies)
-            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks, cohorts)
+            payloads = {
+                node: reply.payload if (of_cohort := as_cohort_reply(message)) is None else of_cohort.update
+                for node, (message, reply) in replies.items()
+            }
+            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks)
             opened = self.aggregation.open(received)
             self._account.record_opened(opened, num_asked)
             opened = self.aggregation.check_sum(opened, current.codec, self._applied)
@@ -480,7 +482,7 @@ class PrivQuantStrategy(StrategyWrapper):
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
         return opened
 
-    def _hand_over(
+    def _relay_seeds(
         self, current: RoundState, opened: AggregateResult, replies: Mapping[int, Reply]
     ) -> AggregateResult:
         """Keep the seeds of handed noise for the next round, and take off the noise of lost receivers."""
@@ -543,7 +545,8 @@ class PrivQuantStrategy(StrategyWrapper):
         """The replies of clients; what they hold in clear is named in statements from now on."""
         received = list(replies)
         for reply in received:
-            add_names(self.uncounted, list_clear_names(reply))
+            if names := list_clear_names(reply):
+                add_names(self.uncounted, names)
         return received
 
     def checkpoint_state(self) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from fl_privquant.flower._flower_internals import (
     create_run,
     use_server_identity,
 )
-from fl_privquant.flower._messages.cohort_replies import source_of
+from fl_privquant.flower._messages.cohort_replies import Sent, source_of
 from fl_privquant.flower._messages.grids import MessageGrid
-from fl_privquant.flower.simulation._nodes import BATCH, Nodes, Sent, group_by_node
+from fl_privquant.flower.simulation._nodes import BATCH, Nodes, group_by_node
 from fl_privquant.flower.simulation.engine import (
     Federation,
     RunResult,

@@ -176,8 +176,6 @@ class AdditiveMechanism(ResidueMechanism):
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
-    encodes_coordinates_alone = True
-
     noise: IntegerNoise
     """The noise that is added to the lattice point."""
     levels: int

@@ -324,8 +324,6 @@ def find_certified_spacing(
 class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     """Input plus Gaussian noise, rounded, modulo 2^wrap_bits; certified when it is made."""
 
-    encodes_coordinates_alone = True
-
     spacing: Annotated[float, _SPACING]
     """Distance of lattice points, for inputs in [-1, 1]."""
     deviation: Annotated[float, _DEVIATION]

@@ -134,8 +134,6 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
 class PbmMechanism(LatticeMechanism, kind="pbm"):
     """Sends, per coordinate, the number of ones among ``trials`` certified bits of randomized response."""
 
-    encodes_coordinates_alone = True
-
     trials: int
     """Number of bits."""
     rare: int
