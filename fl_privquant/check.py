@@ -6,10 +6,11 @@ It shares no code with the rest of the package and needs the standard library on
 is derived here; the loss of one coordinate of a table is derived exactly. Draws are taken to be exact and
 secret.
 
-How: the hockey-stick divergence H(α) = sup P(S) - αQ(S) of one coordinate, over all pairs of inputs, is
-computed for α = e^(k h). The broken line through these points is above H, which is convex, and belongs to a
-pair of distributions whose losses are multiples of h. Those are composed as integers, rounded up: a
-convolution is one product of long integers. Gaussian noise composes in closed form.
+How: the hockey-stick divergence H(α) = sup P(S) - αQ(S) of one coordinate, over all pairs of inputs that the
+relation makes neighbors (for zero-out, those with 0), is computed for α = e^(k h). The broken line through
+these points is above H, which is convex, and belongs to a pair of distributions whose losses are multiples of
+h. Those are composed as integers, rounded up: a convolution is one product of long integers. Gaussian noise
+composes in closed form.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import fl_privquant as pq
@@ -68,6 +69,8 @@ def test_a_run_stated_by_zero_out_is_derived_and_cannot_be_called_another_relati
     stated = json.loads((folder / "provenance.json").read_text())["statements"]
     assert {line["relation"] for line in stated if line["unit"] != "coordinate release"} == {"zero-out"}
     assert check(folder) == []
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    assert set(rounds["relation_client_total"]) == {"zero-out"}
     replace_one = json.loads((folders[name] / "provenance.json").read_text())["statements"]
     for line, other in zip(stated[1:], replace_one[1:], strict=True):
         assert (line["unit"], line["view"]) == (other["unit"], other["view"])

@@ -95,6 +95,13 @@ class Budget:
     def __post_init__(self) -> None:
         if self.unit not in (Unit.TOTAL, Unit.RECORD):
             raise InvalidSpecError("unit", self.unit.value, "is not 'client total' or 'record total'")
+        if self.unit is Unit.TOTAL and self.relation is Relation.ADD_REMOVE:
+            raise InvalidSpecError(
+                "relation",
+                self.relation.value,
+                "would hide whether a client takes part, but whoever keeps a budget of clients knows it",
+                f"give {Relation.ZERO_OUT}",
+            )
         _validation.check_in_interval("budget", self.epsilon, "[0, inf]")
         _validation.check_in_interval("budget's delta", self.delta, "[0, 1)")
 

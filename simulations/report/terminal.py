@@ -27,7 +27,7 @@ def print_summary(
     console
         Where to print; the standard output by default.
     panels
-        Of a study that asks several questions, those to print; the others are named. All by default.
+        Of a study that asks several questions, those to print. All by default.
     """
     console = output_console() if console is None else console
     told, captions = _settings_of(study, panels), []
@@ -47,9 +47,6 @@ def print_summary(
         print_sentence(console, f"{problem.kind}: {problem.run}: {problem.message}")
     if repeated := describe_repeated(study):
         print_sentence(console, repeated)
-    for setting in study.settings if study.runs else ():
-        if setting not in told:
-            print_sentence(console, f"Also in the report: {setting}")
 
 
 def _colored(series: str) -> Text:
@@ -63,4 +60,4 @@ def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[s
     if panels is None or not study.has_panels:
         return study.settings
     told = {study.setting_of(run) for run in study.runs if run.config.get("panel") in panels}
-    return tuple(setting for setting in study.settings if setting in told)
+    return tuple(setting for setting in study.settings if setting in told) or study.settings

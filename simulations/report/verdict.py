@@ -122,6 +122,11 @@ class Comparison:
         """The same runs, compared by another measure."""
         return replace(self, measure=measure)
 
+    @property
+    def decided(self) -> Comparison:
+        """The same runs by the measure that the verdict goes by: the error, where accuracy cannot tell."""
+        return self.by(_choose_measure(self.candidates).measure)
+
     def differences(self, reference: str) -> list[Difference]:
         """Every other series against the reference, the closest first; without those that share no seed."""
         factor = self.measure == ERROR
@@ -237,11 +242,11 @@ def differences_table(comparison: Comparison) -> pd.DataFrame:
     if comparison.baseline is not None and comparison.measure != ERROR:
         by_error = comparison.by(ERROR)
         measured = [comparison, *([by_error] if by_error.baseline else [])]
-        references += [(each, comparison.baseline, TRUSTED) for each in measured]
+        references += [(compared, comparison.baseline, TRUSTED) for compared in measured]
     columns = {
         f"{_BEHIND[compared.measure]} {words}": {
-            each.series: f"{_amount(each).replace('-', '−')} ({each.ends})"
-            for each in compared.differences(reference)
+            rival.series: f"{_amount(rival).replace('-', '−')} ({rival.ends})"
+            for rival in compared.differences(reference)
         }
         for compared, reference, words in references
     }
@@ -258,7 +263,7 @@ def _answer(comparison: Comparison) -> str:
     rivals = decided.differences(best)
     sure = not rivals or not math.isnan(rivals[0].interval.low)
     opening = f"{comparison.budget}, {'' if sure else 'perhaps '}use {comparison.name(best)}: "
-    measured = comparison.by(decided.measure)
+    measured = comparison.decided
     if measured.baseline is not None:
         lost = next(lost for lost in measured.differences(measured.baseline) if lost.series == best)
         return f"{opening}{_loss_of_best(lost, decided.measure)}."

@@ -38,7 +38,7 @@ Tables = dict[str, pd.DataFrame]
 Compute = Callable[[], Tables | pd.DataFrame]
 """Computes one table, which is named as its part, or several."""
 
-DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST"}
+DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
 """Environment variables with the directories of the tasks' files."""
 
 CACHE = Path("outputs") / "studies"
@@ -163,7 +163,7 @@ def page_text(
         "cell": lambda text: str(text).replace("|", "\\|"),
         "epsilon": epsilon_cell,
     }
-    environment.globals.update(heading=heading, one_row=one_row)
+    environment.globals.update(heading=heading, one_row=one_row, both_relations=both_relations)
     return environment.get_template(template).render(read=read, numbers=numbers)
 
 
@@ -202,6 +202,18 @@ def zero_out_epsilon(epsilon: float, delta: float) -> float:
     1.83
     """
     return gaussian_epsilon(gaussian_separation(epsilon, delta) / 2.0, delta)
+
+
+def both_relations(epsilons: Iterable[float], delta: float = 1e-5) -> str:
+    """A sentence that says what the ε of Gaussian sums for replace-one are for zero-out.
+
+    >>> both_relations([1.0, 4.0])
+    'In sums with Gaussian noise, ε of 1 / 4 by replace-one are 0.47 / 1.83 by zero-out.'
+    """
+    stated = list(epsilons)
+    replace_one = " / ".join(f"{epsilon:g}" for epsilon in stated)
+    zero_out = " / ".join(f"{zero_out_epsilon(epsilon, delta):.2f}" for epsilon in stated)
+    return f"In sums with Gaussian noise, ε of {replace_one} by replace-one are {zero_out} by zero-out."
 
 
 def epsilon_cell(epsilon: float) -> str:

@@ -196,11 +196,11 @@ def test_a_statement_with_another_relation_or_none_is_not_loaded(relation: str |
 
 
 def test_a_budget_of_clients_who_are_seen_is_not_for_add_remove() -> None:
-    release = Release(pq.design("gaussian", epsilon=1.0), 1)
+    with pytest.raises(InvalidSpecError, match=r"add-remove' would hide whether a client takes part"):
+        pq.Budget(9.0, DELTA, relation=Relation.ADD_REMOVE)
+    assert pq.Budget(9.0, DELTA, Unit.RECORD, Relation.ADD_REMOVE)
     ledger = FederationLedger()
-    with pytest.raises(InvalidSpecError, match=r"add-remove' needs a view that hides who takes part"):
-        ledger.check(1, release, [7], pq.Budget(9.0, DELTA, relation=Relation.ADD_REMOVE))
-    ledger.ask(1, release, [7])
+    ledger.ask(1, Release(pq.design("gaussian", epsilon=1.0), 1), [7])
     for in_sum in (False, True):
         with pytest.raises(InvalidSpecError, match=r"add-remove' needs a view that hides who takes part"):
             ledger.statement(DELTA, in_sum, relation=Relation.ADD_REMOVE)

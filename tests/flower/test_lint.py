@@ -105,6 +105,11 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from fl_privquant.flower import PrivQuantMod
 
+def leak(message, context, call_next):
+    reply = call_next(message, context)
+    reply.content["more"] = MetricRecord({"seen": 1})
+    return reply
+
 class SilentMod(LocalDpMod):
     def __call__(self, message, context, call_next):
         return call_next(message, context)
@@ -264,6 +269,17 @@ def test_an_app_of_ours_is_told_what_it_costs(make_app: MakeApp) -> None:
         assert counted.statement(1e-5, relation=relation).brief in finding.problem
 
 
+@pytest.mark.parametrize("example", ["template", "hospitals"])
+def test_the_examples_pass_and_are_told_what_they_cost(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "simulations" / "examples" / example
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    findings = lint_app(folder)
+    assert not errors(findings)
+    assert [finding.place for finding in findings if finding.severity is Severity.COST] == [
+        "PrivQuantStrategy"
+    ]
+
+
 @pytest.mark.parametrize("relation", ["replace-one", "zero-out"])
 def test_a_plan_is_told_in_both_relations_with_the_limit_that_it_keeps(
     make_app: MakeApp, relation: str
@@ -329,6 +345,13 @@ def test_a_class_that_replaces_what_protects_is_an_error(
 ) -> None:
     found = errors(lint_app(make_app(strategy, mods=mods)))
     assert any(f"it replaces {replaced}" in finding.problem for finding in found)
+
+
+@pytest.mark.parametrize(("mods", "warned"), [("leak, {}", True), ("{}, leak", False)])
+def test_a_mod_outside_of_the_one_that_protects_is_named(make_app: MakeApp, mods: str, warned: bool) -> None:
+    findings = lint_app(make_app(OURS, mods=mods.format("PrivQuantMod(max_epsilon=2.0)")))
+    assert any("outside of PrivQuantMod" in finding.problem for finding in findings) is warned
+    assert len(findings) == 1 + warned
 
 
 def test_replies_that_no_mod_covers_are_named(make_app: MakeApp) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum, SimulatedSum
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
 from fl_privquant.flower._messages.protocol import KEY_RECEIVER, KEY_SEED
 from fl_privquant.flower._messages.stages import KEY_DATA, KEY_STAGE, NOISE_SEED, protocol_record
 from fl_privquant.flower.server.seed_relay import SeedRelay
 from fl_privquant.planning import CohortSampling, Plan, Target
+from fl_privquant.secagg import ClientPolicy
 from tests.flower.apps import client_app, fedavg, mod_for, simulate, trained
 
 POPULATION, COHORT, APART, ROUNDS = 36, 12, 3, 6
@@ -260,6 +262,22 @@ def test_samplings_and_aggregations_that_the_noise_is_not_for_are_refused() -> N
     strategy = PrivQuantStrategy(fedavg(), encoding, aggregation=aggregation, sampling=small, simulated=True)
     with pytest.raises(InvalidSpecError, match="honest clients"):
         simulate(strategy, client_app([mod_for()]), POPULATION, 2, {"x": np.zeros(64, np.float32)})
+
+
+@pytest.mark.parametrize("may_lie", [True, False])
+def test_clients_for_whom_the_server_may_lie_refuse_correlated_noise(may_lie: bool) -> None:
+    aggregation = SecureSum(**NOBODY_LOST)
+    strategy = PrivQuantStrategy(
+        fedavg(),
+        make_plan(aggregation),
+        sampling=CohortSampling(APART, seed=5, clients=COHORT),
+        simulated=True,
+        max_failed_rounds=2,
+    )
+    policy = ClientPolicy(**NOBODY_LOST, server_may_lie=may_lie)
+    client = client_app([PrivQuantMod(math.inf, max_delta=1e-5, seed=3, secure_aggregation=policy)])
+    done = simulate(strategy, client, POPULATION, 2, {"x": np.zeros(64, np.float32)})
+    assert [record.survivors for record in done.records] == [0 if may_lie else COHORT] * 2
 
 
 def test_a_client_takes_part_no_oftener_than_its_noise_allows(monkeypatch: pytest.MonkeyPatch) -> None:

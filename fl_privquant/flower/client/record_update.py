@@ -40,25 +40,19 @@ class UnfitForRecordsError(InvalidSpecError):
 
 
 class RecordUpdate(ArrayRecord):
-    """The arrays of the received model after a step along an update that was made from records.
+    """The arrays of the received model as they came, and an update that was made from records beside them.
 
-    Put it into the reply as the only ArrayRecord. The update itself goes along beside the arrays, in double
-    precision. Only :class:`RecordWork` makes one.
+    Put it into the reply as the only ArrayRecord. The update is an attribute, in double precision, which the
+    mod of the same process takes and which is never serialized: an app that lacks the mod sends nothing but
+    the model that it got. Only :class:`RecordWork` makes one.
     """
 
     record_sum: RecordSum | None
     """The update, until it is released."""
 
-    def __init__(self, received: Mapping[str, Array], made: RecordSum) -> None:
-        super().__init__(
-            {
-                name: DecodedArray.of(
-                    (array + made.arrays[name]).astype(array.dtype) if name in made.arrays else array
-                )
-                for name, array in received.items()
-            }
-        )
-        self.__dict__["record_sum"] = made
+    def __init__(self, received: Mapping[str, Array], record_sum: RecordSum) -> None:
+        super().__init__({name: DecodedArray.of(array) for name, array in received.items()})
+        self.__dict__["record_sum"] = record_sum
 
 
 def read_record_sum(record: ArrayRecord, asked: RecordSampling, simulated: bool) -> RecordSum:
@@ -73,24 +67,24 @@ def read_record_sum(record: ArrayRecord, asked: RecordSampling, simulated: bool)
             "fl_privquant.torch.record_update or fl_privquant.flower.linear_record_update makes as the "
             "reply's ArrayRecord"
         )
-    made: RecordSum | None = record.__dict__["record_sum"]
-    if made is None:
+    record_sum: RecordSum | None = record.__dict__["record_sum"]
+    if record_sum is None:
         raise NotFromRecordsError(
             "update: it was released before, and records must be drawn anew for each message; make it from "
             "the message that is answered"
         )
-    if made.simulated and not simulated:
+    if record_sum.simulated and not simulated:
         raise NotFromRecordsError(
             "update: its records were drawn from a seed, which protects them in simulations only; leave rng "
             "out"
         )
-    if made.sampling != asked:
+    if record_sum.sampling != asked:
         raise NotFromRecordsError(
             "update: it was made for another clip, rate or divisor than this message asks for; make it from "
             "the message that is answered"
         )
     record.__dict__["record_sum"] = None
-    return made
+    return record_sum
 
 
 class RecordWork:

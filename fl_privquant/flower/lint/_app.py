@@ -25,10 +25,15 @@ from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.flower.simulation.pilot import FirstModelSent, UntilTrainingGrid, make_server, read_app
 from fl_privquant.statement import Relation
 
-KNOWN_MODULES = ("flwr.", "fl_privquant.")
+_KNOWN_PACKAGES = ("flwr", "fl_privquant")
 """Classes of these are read; others are the app's own."""
 # Nodes that a server finds which waits for some; none of them is asked to train.
 _NODES = 100
+
+
+def is_known(kind: type) -> bool:
+    """Whether a class is Flower's or this package's, and not the app's own."""
+    return kind.__module__.partition(".")[0] in _KNOWN_PACKAGES
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +114,7 @@ def _capture_strategy(server: ServerApp, client: ClientApp, federation: Federati
         with ExitStack() as patched:
             for kind in _subclasses(Strategy):
                 # The app's own strategies may start those that they wrap, or those that they extend.
-                if "start" in vars(kind) and kind.__module__.startswith(KNOWN_MODULES):
+                if "start" in vars(kind) and is_known(kind):
                     patched.enter_context(mock.patch.object(kind, "start", stop))
             InlineEngine().run(make_server(main), client, federation)
     except (_StrategyStarted, FirstModelSent, PrivQuantError):

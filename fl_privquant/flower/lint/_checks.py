@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from flwr.serverapp import NeighboringRelation, PrivacyAccountant
 from flwr.serverapp.strategy import (
@@ -23,7 +24,7 @@ from fl_privquant.flower._flower_internals import LocalDpMod, adaptiveclipping_m
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client.mod import PrivQuantMod
 from fl_privquant.flower.lint import _sources
-from fl_privquant.flower.lint._app import KNOWN_MODULES, AppParts, read_parts
+from fl_privquant.flower.lint._app import AppParts, is_known, read_parts
 from fl_privquant.flower.server.accountant import AccountedAdaptiveClipping, GaussianAccountant
 from fl_privquant.flower.server.strategy import PrivQuantStrategy
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon
@@ -109,6 +110,7 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
     checks = (
         _check_protection,
         _check_changed_classes,
+        _check_outer_mods,
         _check_local_mods,
         _check_fixed_clipping,
         _check_adaptive_clipping,
@@ -186,7 +188,7 @@ def _check_changed_classes(app: AppParts) -> Iterator[Finding]:
         if not isinstance(part, (*_STRATEGIES, *_MODS)):
             continue
         kinds = type(part).__mro__
-        own = list(takewhile(lambda kind: not kind.__module__.startswith(KNOWN_MODULES), kinds))
+        own = list(takewhile(lambda kind: not is_known(kind), kinds))
         known = kinds[len(own)]
         replaced = {name for kind in own for name in vars(kind) if callable(getattr(known, name, None))}
         if replaced := replaced - _HARMLESS:
@@ -196,6 +198,25 @@ def _check_changed_classes(app: AppParts) -> Iterator[Finding]:
                 f"it replaces {names} of {known.__name__}, so that what it protects cannot be read",
                 f"{known.__name__} itself, around or inside a strategy of your own",
             )
+
+
+def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
+    """A mod outside of one that protects gets the protected reply, and may add to it."""
+    protecting = [at for at, mod in enumerate(app.mods) if isinstance(mod, _MODS)]
+    for mod in app.mods[: protecting[0]] if protecting else []:
+        if not _module_of(mod).startswith(KNOWN_MODULES):
+            inside = type(app.mods[protecting[0]]).__name__
+            yield Finding(
+                getattr(mod, "__name__", type(mod).__name__),
+                f"this mod is outside of {inside}, so that nothing protects what it adds to a reply",
+                f"put it after {inside} in the list of mods",
+                Severity.WARNING,
+            )
+
+
+def _module_of(mod: Any) -> str:
+    """Where a mod, a function or an object of a class, is defined."""
+    return str((mod if hasattr(mod, "__name__") else type(mod)).__module__)
 
 
 def _check_local_mods(app: AppParts) -> Iterator[Finding]:

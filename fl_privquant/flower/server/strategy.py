@@ -129,7 +129,8 @@ class PrivQuantStrategy(StrategyWrapper):
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
-        (:class:`~fl_privquant.errors.BudgetExhaustedError`).
+        (:class:`~fl_privquant.errors.BudgetExhaustedError`). Statements have its relation; for another one
+        without a limit, give ``Budget(math.inf, relation=Relation.ZERO_OUT)``.
     delta
         The δ of statements.
     simulated
@@ -409,7 +410,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Without masks that were agreed on, no client was asked to train.
         opened = AggregateResult() if current.refused else self._open(current, received)
         opened_at = time.perf_counter()
-        opened = self._hand_over(current, opened, {node: reply for node, (_, reply) in received.items()})
+        opened = self._relay_seeds(current, opened, {node: reply for node, (_, reply) in received.items()})
         usable = [received[node][1] for node in opened.nodes]
         self.survivors[server_round] = len(usable)
         aggregated: Aggregate = (None, None)
@@ -481,7 +482,7 @@ class PrivQuantStrategy(StrategyWrapper):
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
         return opened
 
-    def _hand_over(
+    def _relay_seeds(
         self, current: RoundState, opened: AggregateResult, replies: Mapping[int, Reply]
     ) -> AggregateResult:
         """Keep the seeds of handed noise for the next round, and take off the noise of lost receivers."""

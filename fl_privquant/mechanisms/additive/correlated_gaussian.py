@@ -201,7 +201,9 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         )
 
     def take_off(self, total: Ints, seeds: Sequence[bytes]) -> Ints:
-        noise = sum(self._draw_handed(seed, total.size) for seed in seeds)
+        noise = np.zeros(total.size, np.int64)
+        for seed in seeds:
+            noise += self._draw_handed(seed, total.size)
         rounded = (noise + (1 << (FINE_BITS - 1))) >> FINE_BITS
         return np.asarray((total - rounded) & ((1 << self.wrap_bits) - 1))
 

@@ -39,7 +39,7 @@ def _compute_correlated() -> pd.DataFrame:
 PARTS: dict[str, Compute] = {
     "ten-silos": _compute_runs,
     "opacus": _compute_opacus,
-    "correlated": _compute_correlated,
+    "correlated-records": _compute_correlated,
 }
 """By name, the functions that compute the tables."""
 
@@ -82,7 +82,7 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "behind_central": [_lead(table, CENTRAL, OURS, epsilon) for epsilon in runs.EPSILONS],
         "ahead_of_opacus": [_lead(table, OURS, runs.OPACUS, epsilon) for epsilon in runs.EPSILONS],
         "opacus_rates": of_opacus.groupby("epsilon")["learning_rate"].first().tolist(),
-        "correlated": read("correlated").to_dict("records"),
+        "correlated": read("correlated-records").to_dict("records"),
     }
 
 
