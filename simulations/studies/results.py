@@ -10,7 +10,10 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.studies._pages import number, page_text, read_table, round_up
+from simulations.report.statistics import student_interval
+from simulations.studies._pages import number, page_text, read_table, round_up, zero_out_epsilon
+from simulations.studies.beyond_trusted_server.study import MAX_TRIALS
+from simulations.studies.headline import draw_headline
 from simulations.studies.records.training import FLOWER
 from simulations.studies.tuned_headline.arms import read_arms
 
@@ -23,7 +26,8 @@ DELTA = 1e-5
 
 
 def write_results() -> Path:
-    """Write the page of results; its path."""
+    """Write the page of results, and README's figure; the path of the page."""
+    draw_headline()
     PAGE.write_text(results_text(), encoding="utf-8")
     return PAGE
 
@@ -37,6 +41,7 @@ def results_text() -> str:
         "sums": sum_rows(),
         "payloads": read_table(HERE / "payload", "payload-needed"),
         "accuracies": accuracy_rows(),
+        "turns": turn_rows(),
         "records": record_rows(),
         "markdown": to_markdown,
     }
@@ -44,14 +49,24 @@ def results_text() -> str:
 
 
 def record_rows() -> pd.DataFrame:
-    """The accuracy of each way to protect records in silos, for each ε."""
-    parts = [read_table(HERE / "records", name) for name in ("ten-silos", "opacus")]
-    runs = pd.concat(parts, ignore_index=True)
-    # The unit of Flower's wrapper is a silo.
-    runs = runs[runs["way"] != FLOWER]
-    means = runs.groupby(["way", "epsilon"], sort=False)["accuracy"].mean().unstack()
-    cells = {f"ε = {epsilon:g}": [f"{100.0 * mean:.1f} %" for mean in means[epsilon]] for epsilon in means}
-    return pd.DataFrame({"who adds the noise": means.index, **cells})
+    """Accuracies with ten silos, by who adds the noise, for each ε."""
+    tables = [read_table(HERE / "records", name) for name in ("ten-silos", "opacus")]
+    rows = []
+    for (way, epsilon), runs in pd.concat(tables).groupby(["way", "epsilon"], sort=False):
+        first = runs.iloc[0]
+        # The unit of Flower's wrapper is a silo. Without privacy one row is enough.
+        if way == FLOWER or (math.isinf(first["add_remove"]) and epsilon != 1.0):
+            continue
+        cells = {
+            f"ε, {relation}": round_up(first[key], 2) if math.isfinite(first[key]) else number(math.inf)
+            for relation, key in (("add-remove", "add_remove"), ("replace-one", "replace_one"))
+        }
+        accuracy = _mean_with_half(runs["accuracy"])
+        size = f"{first['bytes'] / 1000:.1f}"
+        rows.append(
+            {"who adds the noise": way, **cells, "accuracy, %": accuracy, "kB": size, "seeds": len(runs)}
+        )
+    return pd.DataFrame(rows)
 
 
 def to_markdown(table: pd.DataFrame) -> str:
@@ -160,6 +175,31 @@ def accuracy_rows() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def turn_rows() -> pd.DataFrame:
+    """Accuracies on MNIST with 1000 clients in turns, of the average of models."""
+    table = read_table(HERE / "beyond_trusted_server", "correlated-mnist")
+    rows = []
+    for (epsilon, arm), runs in table.groupby(["epsilon", "arm"], sort=False):
+        private = math.isfinite(epsilon)
+        rows.append(
+            {
+                "arm": arm,
+                "ε, replace-one": _total(epsilon).epsilon_number,
+                "ε, zero-out": round_up(zero_out_epsilon(epsilon, DELTA), 2) if private else number(math.inf),
+                "accuracy, %": _mean_with_half(runs["average_accuracy"]),
+                "kB": f"{runs['kilobytes'].iloc[0]:.1f}",
+                "tuning": f"up to {MAX_TRIALS} clips" if private else "none",
+                "seeds": len(runs),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _mean_with_half(values: pd.Series) -> str:
+    mean, low, high, _ = student_interval(100.0 * values)
+    return f"{mean:.1f} ± {round_up((high - low) / 2, 1)}"
 
 
 def _release(epsilon: float) -> PrivacyStatement:
