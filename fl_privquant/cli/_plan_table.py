@@ -110,22 +110,41 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     The title says by which bound they were chosen (``asked``).
     """
     best = plans[0]
-    target, view, stated = best.target, best.statement.view, best.statement.relation
-    unsure, asking = best.if_all_honest is not best, target.num_clients
-    aggregation = best.aggregation
+    target, view = best.target, best.statement.view
+    columns = _columns(best)
+    name = best.encoding.mechanism.name
+    size = f"{target.rounds_in_words}, {pluralize(best.dimension, 'coordinate')}"
+    title = f"{name} for {target.statement(view).brief}, {size}"
+    print_table(console, columns, plans, f"{title}; {asked}")
+    print_sentence(console, f"The first plan. {best.error_in_words} {best.verdict}")
+    print_sentence(console, best.influence_in_words)
+    print_sentence(
+        console,
+        "The L2 clip is 1 here. Give target.plan an l2_clip near the usual norm of an app's updates, which "
+        "'fl-privquant clip APP' measures: with a clip 10 times too large, noise is 10 times as large.",
+    )
+    _print_simulation(console, best)
+    print_sentence(console, "Run it in a Flower server app:")
+    _print_for_copying(console, _server_code_lines(best))
+    print_sentence(
+        console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
+    )
+    _print_for_copying(console, _client_code_lines(best))
+
+
+def _columns(best: Plan) -> list[Column]:
+    """What is told of each plan; its assumptions are those of the best one."""
+    view, stated, asking = best.statement.view, best.statement.relation, best.target.num_clients
+    aggregation, unsure = best.aggregation, best.if_all_honest is not best
     supposed = describe_assumption(aggregation.num_corrupt(asking), aggregation.num_lost(asking), asking)
-    columns = (
+    return [
         Column(
             "codes",
             lambda plan: pluralize(int(plan.encoding.mechanism.bits_per_coordinate), "bit"),
             "the width of a code before it is masked",
             words=True,
         ),
-        Column(
-            "kept",
-            lambda plan: str(plan.encoding.count_kept(plan.dimension)),
-            "rotated coordinates that are sent, another random part in each round",
-        ),
+        Column("kept", _kept, "rotated coordinates that are sent, another random part in each round"),
         Column(
             "error ÷ central",
             _ratio,
@@ -169,25 +188,7 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
             PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated.beside),
         ),
         Column("clip", _spread, "of a rotated coordinate, in its standard deviations at the L2 clip"),
-    )
-    name = best.encoding.mechanism.name
-    size = f"{target.rounds_in_words}, {pluralize(best.dimension, 'coordinate')}"
-    title = f"{name} for {target.statement(view).brief}, {size}"
-    print_table(console, columns, plans, f"{title}; {asked}")
-    print_sentence(console, f"The first plan. {best.error_in_words} {best.verdict}")
-    print_sentence(console, best.influence_in_words)
-    print_sentence(
-        console,
-        "The L2 clip is 1 here. Give target.plan an l2_clip near the usual norm of an app's updates, which "
-        "'fl-privquant clip APP' measures: with a clip 10 times too large, noise is 10 times as large.",
-    )
-    _print_simulation(console, best)
-    print_sentence(console, "Run it in a Flower server app:")
-    _print_for_copying(console, _server_code_lines(best))
-    print_sentence(
-        console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
-    )
-    _print_for_copying(console, _client_code_lines(best))
+    ]
 
 
 def _print_for_copying(console: Console, lines: Iterable[str]) -> None:
@@ -214,6 +215,10 @@ def _print_simulation(console: Console, plan: Plan) -> None:
             f"coordinates and not {size}: it is planned anew{kept}.",
         )
     _print_for_copying(console, [_simulation_command(plan, task)])
+
+
+def _kept(plan: Plan) -> str:
+    return str(plan.encoding.count_kept(plan.dimension))
 
 
 def _spread(plan: Plan) -> str:

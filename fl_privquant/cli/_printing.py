@@ -147,10 +147,20 @@ def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[st
         method="target",
     )
     title = f"{target.unit}, view: {target.view}; target {target.figures}, {target.relation}"
+    if planned.designs:
+        print_table(console, _design_columns(planned, honest), planned.designs, title)
+    for name, reason in planned.missing.items():
+        print_sentence(console, f"{name}: {name_options(reason)}")
+    if planned.advice is not None:
+        print_sentence(console, f"{title}: {planned.advice}")
+
+
+def _design_columns(planned: PlannedDesigns, honest: Mapping[str, str]) -> list[Column]:
+    requirements = planned.requirements
     beside = requirements.relation.beside
     by_norm = all(design.ratio_to_central is not None for design in planned.designs)
     assumed = describe_assumption(requirements.corrupt, requirements.dropped, requirements.num_clients)
-    columns = (
+    return [
         Column("mechanism", lambda design: design.name, words=True),
         Column(
             "ε",
@@ -191,13 +201,7 @@ def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[st
             words=True,
         ),
         Column("counted by", lambda design: design.statement.method, words=True),
-    )
-    if planned.designs:
-        print_table(console, columns, planned.designs, title)
-    for name, reason in planned.missing.items():
-        print_sentence(console, f"{name}: {name_options(reason)}")
-    if planned.advice is not None:
-        print_sentence(console, f"{title}: {planned.advice}")
+    ]
 
 
 def _describe_reached(requirements: RunRequirements, relation: Relation) -> str:

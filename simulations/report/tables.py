@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, pluralize
 from fl_privquant.statement import PrivacyStatement, StatedView
 from simulations.report.runs import Run
 from simulations.report.statistics import MIN_SEEDS, Interval, shown_interval
@@ -77,7 +77,7 @@ def results_caption(study: Study, setting: str) -> str:
         for place, words in enumerate(by_count)
     ]
     counts = here.groupby(GROUP, dropna=False).size()
-    seeds = f"{counts.min()} seeds" if counts.nunique() == 1 else "seeds"
+    seeds = pluralize(int(counts.min()), "seed") if counts.nunique() == 1 else "seeds"
     interval = f"±: half of the 95 % interval, {seeds}"
     if counts.min() < MIN_SEEDS:
         interval = f"Means over {seeds}; an interval takes three or more"

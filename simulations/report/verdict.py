@@ -242,11 +242,11 @@ def differences_table(comparison: Comparison) -> pd.DataFrame:
     if comparison.baseline is not None and comparison.measure != ERROR:
         by_error = comparison.by(ERROR)
         measured = [comparison, *([by_error] if by_error.baseline else [])]
-        references += [(each, comparison.baseline, TRUSTED) for each in measured]
+        references += [(compared, comparison.baseline, TRUSTED) for compared in measured]
     columns = {
         f"{_BEHIND[compared.measure]} {words}": {
-            each.series: f"{_amount(each).replace('-', '−')} ({each.ends})"
-            for each in compared.differences(reference)
+            rival.series: f"{_amount(rival).replace('-', '−')} ({rival.ends})"
+            for rival in compared.differences(reference)
         }
         for compared, reference, words in references
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -301,6 +302,14 @@ def test_apps_with_the_same_modules_do_not_meet(tmp_path: Path) -> None:
         assert model["weights"].shape == (size,)
     assert "quickstart" not in sys.modules
     assert sys.path == before
+
+
+def test_a_process_of_its_own_returns_raises_or_was_killed() -> None:
+    assert call_in_own_process(os.path.join, "a", "b") == "a/b"
+    with pytest.raises(InvalidSpecError, match="there is no folder nowhere"):
+        call_in_own_process(user_app, "nowhere")
+    with pytest.raises(InvalidSpecError, match="the process that ran it was killed"):
+        call_in_own_process(os._exit, 9)
 
 
 def test_an_environment_in_the_folder_of_an_app_is_not_its_own(tmp_path: Path) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import multiprocessing
 import sys
 import tomllib
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fl_privquant._validation import suggest_nearest
-from fl_privquant.errors import MISSING, InvalidSpecError, one_line
+from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError, one_line
 
 if TYPE_CHECKING:
     # Importing Flower takes a second, which reading a configuration need not.
@@ -115,11 +116,35 @@ def call_in_own_process(function: Callable[..., _Result], *arguments: Any) -> _R
     InvalidSpecError
         The process was killed.
     """
-    with ProcessPoolExecutor(max_workers=1) as pool:
-        try:
-            return pool.submit(function, *arguments).result()
-        except BrokenProcessPool as error:
-            raise InvalidSpecError("app", MISSING, "the process that ran it was killed") from error
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.Process(target=_send_result, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        result, error = receiver.recv()
+    except EOFError:
+        raise InvalidSpecError("app", MISSING, "the process that ran it was killed") from None
+    except BaseException:
+        # After Ctrl-C nobody waits for the result.
+        process.terminate()
+        raise
+    finally:
+        process.join()
+    if error is not None:
+        raise error
+    return cast(_Result, result)
+
+
+def _send_result(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Send what a function returns or raises to the process that waits for it."""
+    try:
+        sender.send((function(*arguments), None))
+    except KeyboardInterrupt:
+        sys.exit(1)
+    except Exception as error:
+        if not isinstance(error, PrivQuantError):
+            traceback.print_exc()
+        sender.send((None, error))
 
 
 def user_app(path: str) -> UserApp:
