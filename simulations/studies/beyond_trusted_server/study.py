@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pandas as pd
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum
-from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.mechanisms.handed_noise import NoiseSeeds
 from fl_privquant.plotting import import_pyplot
@@ -176,7 +174,7 @@ PARTS: dict[str, Compute] = {
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    runs = read_runs(read)
+    runs = {task: read(f"correlated-{task}") for task in TASKS}
     view = StatedView(ViewKind.AGGREGATE, COHORT)
     return {
         "clients": CLIENTS,
@@ -190,7 +188,8 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "seeds": TEST_SEEDS,
         "arms": [arm for arm in ARMS if arm != NO_PRIVACY],
         "errors": read(ERRORS),
-        "tasks": {task: TASKS[task] for task in runs},
+        "tasks": TASKS,
+        "figures": dict(zip(TASKS, FIGURES, strict=True)),
         "epsilons": {task: find_epsilons(table) for task, table in runs.items()},
         "arm": lambda task, name, epsilon: one_row(summarize(runs[task]), arm=name, epsilon=epsilon),
         "no_privacy": lambda task: one_row(summarize(runs[task]), arm=NO_PRIVACY),
@@ -202,38 +201,24 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
     }
 
 
-def read_runs(read: ReadTable) -> dict[str, pd.DataFrame]:
-    """The runs of each task that was computed."""
-    runs = {}
-    for task in TASKS:
-        with contextlib.suppress(PrivQuantError):
-            runs[task] = read(f"correlated-{task}")
-    return runs
-
-
 def find_epsilons(runs: pd.DataFrame) -> list[float]:
     """The finite ε of a table, in order."""
     return sorted(float(epsilon) for epsilon in runs["epsilon"].unique() if math.isfinite(epsilon))
 
 
-def _draw_accuracies(read: ReadTable) -> Any:
+def _draw_accuracies(read: ReadTable, task: str) -> Any:
     """Test accuracies of all arms, of the average of models: the mean, and the lowest and highest seed."""
-    tables = {task: summarize(runs) for task, runs in read_runs(read).items()}
-    columns = max(len(find_epsilons(table)) for table in tables.values())
+    table = summarize(read(f"correlated-{task}"))
+    epsilons = find_epsilons(table)
+    columns = min(len(epsilons), 2)
+    rows = math.ceil(len(epsilons) / columns)
+    size = (2.0 + 3.6 * columns, 2.8 * rows)
     figure, grid = import_pyplot().subplots(
-        len(tables),
-        columns,
-        figsize=(2.0 + 3.6 * columns, 2.8 * len(tables)),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+        rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained"
     )
-    for row, (task, table) in zip(grid, tables.items(), strict=True):
-        for axis in row[len(find_epsilons(table)) :]:
-            axis.set_axis_off()
-        for axis, epsilon in zip(row, find_epsilons(table), strict=False):
-            _draw_arms(axis, table, epsilon)
-            axis.set_xlabel(f"test accuracy on {TASKS[task]}, %")
+    for axis, epsilon in zip(grid.flat, epsilons, strict=False):
+        _draw_arms(axis, table, epsilon)
+        axis.set_xlabel(f"test accuracy on {TASKS[task]}, %")
     return figure
 
 
@@ -272,5 +257,8 @@ _COLORS = {
     "secure sum, correlated noise": "#7b2cbf",
 }
 
-FIGURES = {"accuracies": _draw_accuracies}
+FIGURES = {
+    "accuracies": partial(_draw_accuracies, task="mnist"),
+    "accuracies-fashion": partial(_draw_accuracies, task="fashion_mnist"),
+}
 """By name, the functions that draw the figures of the page."""

@@ -15,11 +15,11 @@ from simulations.studies.beyond_trusted_server.study import (
     ERRORS,
     MAX_TRIALS,
     NO_PRIVACY,
+    TASKS,
     TEST_SEEDS,
     TUNING_SEED,
     compare_pairs,
     find_epsilons,
-    read_runs,
     score,
     summarize,
     tune_clip,
@@ -54,7 +54,8 @@ def test_flowers_wrapper_gets_the_noise_that_its_accountant_needs(epsilon: float
 
 
 def test_secure_sums_with_correlated_noise_beat_a_trusted_server_with_every_seed() -> None:
-    runs = read_runs(READ)["mnist"]
+    runs = READ("correlated-mnist")
+    assert compare_pairs(READ("correlated-fashion_mnist"), 1.0, OURS, TRUSTED)[1] > 0.0
     for epsilon, least in ((1.0, 0.81), (4.0, 0.885)):
         assert one_row(summarize(runs), arm=OURS, epsilon=epsilon).average_accuracy >= least
         _, lowest, _ = compare_pairs(runs, epsilon, OURS, TRUSTED)
@@ -62,7 +63,8 @@ def test_secure_sums_with_correlated_noise_beat_a_trusted_server_with_every_seed
 
 
 def test_all_arms_have_the_same_seeds_and_tuned_ones_their_best_clip() -> None:
-    for task, runs in read_runs(READ).items():
+    for task in TASKS:
+        runs = READ(f"correlated-{task}")
         trials = READ(f"correlated-{task}-trials")
         assert set(trials["seed"]) == {TUNING_SEED}
         assert TUNING_SEED not in TEST_SEEDS
