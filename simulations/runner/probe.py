@@ -88,6 +88,12 @@ class Probe:
         with self._lock:
             self._open_file(server_round).write(b"".join(parts))
 
+    def clients(self, server_round: int) -> list[int]:
+        """The clients that trained in a round, in order."""
+        kept = [client for number, client in self._kept or () if number == server_round]
+        written = [client for path in self._files(server_round) for client, _ in _read_records(path)]
+        return sorted({*kept, *written})
+
     def read(self, server_round: int) -> Iterator[Arrays]:
         """What clients trained in a round, one by one in the order of clients."""
         kept = self._kept if self._kept is not None else {}
