@@ -15,10 +15,11 @@ TWO_AT_A_TIME := hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 .PHONY: run test lint suite coverage docs tutorial benchmarks wheel constraints clean
 
-# Two questions, one report: outputs/comparison/report.html. The second sweep adds its panel to that of the first.
+# Three questions, one report: outputs/comparison/report.html. Each sweep adds its panel to those before.
 run: $(RUNNABLE)
 	$(BIN)/python -m simulations.run -m experiment=default/coordinate $(TWO_AT_A_TIME)
 	$(BIN)/python -m simulations.run -m experiment=default/whole_run $(TWO_AT_A_TIME)
+	$(BIN)/python -m simulations.run -m experiment=default/records $(TWO_AT_A_TIME)
 
 test: lint suite
 

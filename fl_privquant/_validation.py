@@ -148,17 +148,17 @@ def check_argument_names(cls: type[_Class]) -> type[_Class]:
     """
     decorated: Any = cls
     initialize = check_argument_types(decorated.__init__)
-    taken = [name for name in inspect.signature(initialize).parameters if name != "self"]
+    accepted = [name for name in inspect.signature(initialize).parameters if name != "self"]
 
     @functools.wraps(initialize)
     def named(self: _Class, *arguments: Any, **keywords: Any) -> None:
         for name in keywords:
-            if name not in taken:
+            if name not in accepted:
                 raise InvalidSpecError(
                     one_line(name, 80),
                     MISSING,
                     f"not an argument of {cls.__name__}, which takes "
-                    f"{', '.join(taken)}{suggest_nearest(name, taken)}",
+                    f"{', '.join(accepted)}{suggest_nearest(name, accepted)}",
                 )
         initialize(self, *arguments, **keywords)
 

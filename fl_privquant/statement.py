@@ -127,6 +127,17 @@ LOCAL_VIEW = StatedView()
 """The local view, as statements have it."""
 
 
+def check_relation(relation: Relation, view: StatedView, hides_participants: bool) -> None:
+    """Refuse add-remove of clients where the adversary sees who takes part."""
+    if relation is Relation.ADD_REMOVE and not hides_participants:
+        raise InvalidSpecError(
+            "relation",
+            relation.value,
+            f"needs a view that hides who takes part, but the {view.words} shows it",
+            f"state {Relation.ZERO_OUT} instead, or draw clients in secret and state the models view",
+        )
+
+
 @dataclass(frozen=True)
 class PrivacyStatement:
     """An (epsilon, delta) with its meaning: unit, view, relation, method and assumptions.
@@ -167,6 +178,9 @@ class PrivacyStatement:
             raise InvalidSpecError(
                 "epsilon, delta", (self.epsilon, self.delta), ", expected epsilon >= 0 and delta in [0, 1]"
             )
+        if self.unit is not Unit.RECORD:
+            hidden = self.view.kind in (ViewKind.MODELS, ViewKind.CENTRAL)
+            check_relation(self.relation, self.view, hides_participants=hidden)
 
     def __str__(self) -> str:
         scope = f" ({self.scope})" if self.scope else ""

@@ -19,7 +19,9 @@ This is the only module of the package that imports torch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ from torch import Tensor, nn
 from fl_privquant import _validation
 from fl_privquant._array_types import Floats
 from fl_privquant.errors import MISSING, InvalidSpecError
-from fl_privquant.flower.client.record_update import RecordUpdate, RecordWork
+from fl_privquant.flower.client.record_update import RecordUpdate, RecordWork, UnfitForRecordsError
 from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["record_update"]
@@ -66,7 +68,8 @@ def record_update(
     message
         The train message, which holds the model and says how records are drawn and clipped.
     model
-        A model with the arrays that were received. It is trained in the mode that it is in.
+        A model with the arrays that were received. It is trained in the mode that it is in. ``nn.RNN`` and
+        ``nn.GRU`` need a first state that is made from their input, such as ``x.new_zeros(1, len(x), 64)``.
     loss
         A function of outputs and targets, such as ``nn.functional.cross_entropy``; of one record at a time.
     inputs, targets
@@ -80,9 +83,11 @@ def record_update(
 
     Raises
     ------
-    InvalidSpecError
+    UnfitForRecordsError
         A layer mixes the records of a batch, torch has no gradients of single records for the model, or it
-        has other arrays than were received.
+        has other arrays than were received. Nothing is sent then.
+    InvalidSpecError
+        Inputs and targets do not belong together.
     """
     check_layers(model)
     work = RecordWork(message)
@@ -91,7 +96,7 @@ def record_update(
             {name: torch.from_numpy(np.array(array)) for name, array in work.arrays.items()}
         )
     except RuntimeError as error:
-        raise InvalidSpecError(
+        raise UnfitForRecordsError(
             "model",
             MISSING,
             problem=f"is not the one that was received ({error})",
@@ -107,6 +112,7 @@ def record_update(
     drawn = torch.from_numpy(work.draw(len(inputs), rng))
     given = (inputs[drawn], targets[drawn], work.clip_factors)
     with torch.random.fork_rng(devices=[]):
+        _check_gradients(model, loss, inputs, targets)
         # Masks of dropout go by the place of a record in the batch. If they could be known, one record more
         # would change the gradients of those that follow, and torch starts with the same seed everywhere.
         torch.default_generator.manual_seed(int(rng.words(1)[0] >> np.uint64(1)))
@@ -130,9 +136,7 @@ def sum_clipped_gradients(
     (:meth:`~fl_privquant.codec.record_sampling.RecordSampling.clip_factors`). Other parameters are as for
     :func:`record_update`.
     """
-    parameters = {
-        name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad
-    }
+    parameters = _trained_parameters(model)
     if microbatch is None:
         microbatch = _microbatch(parameters.values())
     size = _validation.check_integer("microbatch", microbatch, 1)
@@ -177,7 +181,7 @@ def _try_gradients(
 
 
 def check_layers(model: nn.Module) -> None:
-    """Raise InvalidSpecError, with its name, for a layer that mixes the records of a batch.
+    """Raise UnfitForRecordsError, with its name, for a layer that mixes the records of a batch.
 
     >>> try:
     ...     check_layers(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
@@ -187,12 +191,58 @@ def check_layers(model: nn.Module) -> None:
     """
     for name, layer in model.named_modules():
         if isinstance(layer, _MIXING):
-            raise InvalidSpecError(
+            raise UnfitForRecordsError(
                 "model",
                 MISSING,
                 problem=f"layer {name!r} ({type(layer).__name__}) mixes the records of a batch",
                 remedy="use GroupNorm or LayerNorm in its place",
             )
+
+
+def _check_gradients(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+    """Raise UnfitForRecordsError where torch has no gradients of single records for the model.
+
+    It is tried on zeros of the shape of a record, so that the outcome tells of no record.
+    """
+    if not len(inputs):
+        return
+    zeros = (rows.new_zeros((1, *rows.shape[1:])) for rows in (inputs, targets))
+    with _running_layers(model) as running:
+        try:
+            _per_record_gradients(model, loss, _trained_parameters(model))(*zeros)
+        except Exception as error:
+            layer = running[-1] if running else "the model, or the loss"
+            raise UnfitForRecordsError(
+                "model",
+                MISSING,
+                problem=f"torch.func gives no gradients of single records for {layer} ({error})",
+                remedy="use another layer in its place, or inputs that fit",
+            ) from error
+
+
+@contextlib.contextmanager
+def _running_layers(model: nn.Module) -> Iterator[list[str]]:
+    """The layers that a forward pass is in, the innermost one last."""
+    running: list[str] = []
+
+    def enter(layer: nn.Module, _: Any) -> None:
+        running.append(f"layer {names[layer]!r} ({type(layer).__name__})")
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    names = {layer: name for name, layer in model.named_modules()}
+    hooks = [layer.register_forward_pre_hook(enter) for layer in names]
+    hooks += [layer.register_forward_hook(leave) for layer in names]
+    try:
+        yield running
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _trained_parameters(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
 
 
 def _microbatch(parameters: Iterable[Tensor]) -> int:
@@ -213,16 +263,7 @@ def _per_record_gradients(
     of_all = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
 
     def gradients(inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        try:
-            computed: dict[str, Tensor] = of_all(dict(parameters), inputs, targets)
-        except RuntimeError as error:
-            kinds = sorted({type(layer).__name__ for layer in model.modules()})
-            raise InvalidSpecError(
-                "model",
-                MISSING,
-                problem=f"torch.func gives no gradients of single records for it ({error})",
-                remedy=f"replace the layer that is in the way, one of {', '.join(kinds)}",
-            ) from error
+        computed: dict[str, Tensor] = of_all(dict(parameters), inputs, targets)
         return computed
 
     return gradients

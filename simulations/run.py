@@ -32,11 +32,11 @@ from omegaconf.errors import OmegaConfBaseException
 from fl_privquant.accounting import PrivacyStatement, Unit, ViewKind
 from fl_privquant.cli import program
 from fl_privquant.errors import PrivQuantError
-from simulations.runner.apps.user_app import UserApp
+from simulations.runner.apps.user_app import call_in_own_process
 from simulations.runner.callback import RunsCallback, read_outcomes
 from simulations.runner.config import CONF, RunConfig, configured_app
 from simulations.runner.config_errors import explain_refusal
-from simulations.runner.progress import format_epsilons, name_with_seed
+from simulations.runner.progress import format_epsilons, get_position, name_with_seed, set_position
 from simulations.runner.results import RunDirectory
 
 _EXIT_BUDGET = 3
@@ -52,10 +52,20 @@ def execute(config: RunConfig) -> dict[str, Any]:
     if finished is None:
         with directory.lock():
             # The process that held it before may have finished the run.
-            finished = directory.summary() or _run(config, directory)
+            finished = directory.summary()
+            if finished is None and config.app is None:
+                finished = _run(config, directory)
+            elif finished is None:
+                finished = call_in_own_process(_run_app, config, directory, get_position())
     # Also for a run that was killed after its summary was written.
     directory.clean_up()
     return finished
+
+
+def _run_app(config: RunConfig, directory: RunDirectory, position: str) -> dict[str, Any]:
+    # What a sweep has set is not known to a process that was spawned, as on macOS.
+    set_position(position)
+    return _run(config, directory)
 
 
 def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
@@ -78,11 +88,8 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         seed=config.seed,
     )
     runner = make_engine(config.engine.name, **config.engine.options)
-    try:
-        with _quiet_flower():
-            done = runner.run(*components, federation)
-    finally:
-        UserApp.deactivate()
+    with _quiet_flower(config.app is not None):
+        done = runner.run(*components, federation)
     ending = done.state.config_records["ending"]
     summary = {
         **json.loads(str(ending["row"])),
@@ -197,25 +204,8 @@ def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacySta
 
 
 @contextlib.contextmanager
-def _quiet_flower() -> Iterator[None]:
-    """Warnings only of what Flower logs, while a run lasts; the process may do other things after it."""
-    logger = logging.getLogger("flwr")
-    level, propagate = logger.level, logger.propagate
-    # Flower configures logging when it is imported, and Hydra would print every line twice.
-    logger.propagate = False
-    if not os.environ.get("FL_PRIVQUANT_VERBOSE"):
-        logger.setLevel(logging.WARNING)
-        logger.addFilter(_is_worth_logging)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_is_worth_logging)
-        logger.setLevel(level)
-        logger.propagate = propagate
-
-
-def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """Whether a log record tells the user something new.
+def _quiet_flower(of_app: bool) -> Iterator[None]:
+    """Warnings only of what Flower logs, while a run lasts; the process may do other things after it.
 
     Left out are consequences of the configuration (no federated evaluation, seeded randomness), the end of a
     run by its budget, which :func:`main` prints itself, and what single clients log of failures that the
@@ -227,9 +217,25 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
         "the run ends here as a result",
         "PrivQuantMod refused",
     )
-    if UserApp.active() is not None:
+    if of_app:
         known = (*known, "no usable update, zeros are released")
-    return not any(text in record.getMessage() for text in known)
+
+    def is_worth_logging(record: logging.LogRecord) -> bool:
+        return not any(text in record.getMessage() for text in known)
+
+    logger = logging.getLogger("flwr")
+    level, propagate = logger.level, logger.propagate
+    # Flower configures logging when it is imported, and Hydra would print every line twice.
+    logger.propagate = False
+    if not os.environ.get("FL_PRIVQUANT_VERBOSE"):
+        logger.setLevel(logging.WARNING)
+        logger.addFilter(is_worth_logging)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_worth_logging)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 if __name__ == "__main__":

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import absl.logging
 import flwr.supercore  # sets its log up
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from tests.e2e import fresh_environment
+from tests.flower_log import LogLines, listen
 from tests.ray_cluster import RayCluster
 
 settings.register_profile(
@@ -74,15 +76,41 @@ def logs_as_imported() -> None:
             _ROOT_LOG.removeHandler(handler)
 
 
+@pytest.fixture
+def flower_log() -> Iterator[LogLines]:
+    """What Flower's logger says during the test."""
+    with listen() as lines:
+        yield lines
+
+
+def folder_of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder that all workers of a run share: a worker's own is inside it."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Fills a folder of that name in one worker of a run, while the others wait for it."""
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        folder = folder_of_run(tmp_path_factory) / name
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                folder.mkdir()
+                fill(folder)
+        return folder
+
+    return make
+
+
 @pytest.fixture(scope="session", autouse=True)
 def suite_designs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of the suite's designs, which are neither read from nor left in the user's cache.
 
     All workers of a run share one, so that each design is computed once.
     """
-    folder = tmp_path_factory.getbasetemp()
-    # A worker's folder is inside that of the run.
-    designs = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "designs"
+    designs = folder_of_run(tmp_path_factory) / "designs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FL_PRIVQUANT_CACHE", str(designs))
         yield designs
@@ -96,8 +124,14 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
 
 
 @pytest.fixture(scope="session")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(make_once: Callable[..., Path]) -> Path:
+    """The wheel of this repository."""
+    (built,) = make_once("wheel", fresh_environment.build_wheel).glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def fresh(make_once: Callable[..., Path], wheel: Path) -> Path:
     """The programs of an environment with the wheel in it."""
-    folder = tmp_path_factory.mktemp("fresh")
-    fresh_environment.create(folder / "environment", fresh_environment.build_wheel(folder))
-    return fresh_environment.scripts_of(folder / "environment")
+    folder = make_once("environment", lambda folder: fresh_environment.create(folder, wheel))
+    return fresh_environment.scripts_of(folder)

@@ -29,6 +29,7 @@ from tests.ports import find_free_ports
 
 __all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
+_IMPATIENT = Path(__file__).parent / "impatient"
 _HOST = "127.0.0.1"
 _CONNECTION = "loopback"
 _START_SECONDS = 60.0
@@ -81,7 +82,7 @@ class Superlink:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             # Processes of Flower look for one another's programs there.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "PYTHONPATH": os.pathsep.join([each for each in sys.path if each]),
+            "PYTHONPATH": os.pathsep.join([str(_IMPATIENT), *filter(None, sys.path)]),
         }
         self._lasting: dict[str, subprocess.Popen[bytes]] = {}
         self._numbers = itertools.count(1)

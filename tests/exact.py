@@ -28,6 +28,28 @@ def worst_hockey_stick(rows: Floats, epsilon: float) -> float:
     return max(hockey_stick(first, second, epsilon) for first in rows for second in rows)
 
 
+def sums_of(distributions: Sequence[Floats], number: int) -> list[Floats]:
+    """The distributions of a sum of ``number`` codes, for every choice of what each is drawn from."""
+    found = []
+    for chosen in itertools.combinations_with_replacement(distributions, number):
+        total = np.ones(1)
+        for each in chosen:
+            total = np.convolve(total, each)
+        found.append(total)
+    return found
+
+
+def blanket_delta(rows: Floats, clients: int, epsilon: float) -> float:
+    """Delta of the blanket argument for one bit: all numbers of blanket draws, one by one."""
+    share = 2.0 * float(rows.min())
+    exact = 0.0
+    for draws in range(clients):
+        coins = binom.pmf(np.arange(draws + 1), draws, 0.5)
+        pair = (np.convolve(rows[0], coins), np.convolve(rows[1], coins))
+        exact += binom.pmf(draws, clients - 1, share) * hockey_stick(*pair, epsilon)
+    return exact
+
+
 def product(pairs: Sequence[Pair]) -> Pair:
     """The pair of joint distributions of independent outputs, one output of each pair."""
     first, second = np.ones(1), np.ones(1)

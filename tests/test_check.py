@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import fl_privquant as pq
@@ -18,7 +21,17 @@ import fl_privquant.check
 from fl_privquant.accounting import Relation, Release, UpdateNorms, View
 from fl_privquant.accounting.accountant import record_statement
 from fl_privquant.check import check, compose, delta_of, read_mechanism, sampled_pairs
-from tests.controls.claims import MUTATIONS, finish_run, is_refused, read_files, state, views, write_files
+from tests.controls.claims import (
+    MUTATIONS,
+    Files,
+    finish_run,
+    halve_the_relation,
+    is_refused,
+    read_files,
+    state,
+    views,
+    write_files,
+)
 
 _RUNS = {
     "table": ("mechanism=optm",),
@@ -54,6 +67,30 @@ def test_two_hundred_folders_that_claim_too_much_are_refused(folders):
         if not is_refused(folders[name], mutation, random.Random(number)):
             accepted.append((number, mutation.__name__, name))
     assert not accepted
+
+
+@pytest.mark.parametrize("name", ["table", "gaussian"])
+def test_a_run_stated_by_zero_out_cannot_be_called_another_relation(name, folders, tmp_path):
+    """Without a target and a budget, too. Rows of a table are only compared for replace-one."""
+    folder = finish_run(f"{_RUNS[name][0]} privacy.relation=zero-out", tmp_path)
+    stated = json.loads((folder / "provenance.json").read_text())["statements"]
+    assert {line["relation"] for line in stated if line["unit"] != "coordinate release"} == {"zero-out"}
+    assert (check(folder) == []) == (name == "gaussian")
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    assert set(rounds["relation_client_total"]) == {"zero-out"}
+    replace_one = json.loads((folders[name] / "provenance.json").read_text())["statements"]
+    for line, other in zip(stated[1:], replace_one[1:], strict=True):
+        assert (line["unit"], line["view"]) == (other["unit"], other["view"])
+        assert 0.0 < line["epsilon"] < 0.9 * other["epsilon"]
+    assert is_refused(folder, halve_the_relation, random.Random(35)) == (name == "gaussian")
+    for relation in ("replace-one", "add-remove", "both"):
+        assert is_refused(folder, partial(call_relation, relation), random.Random(35))
+
+
+def call_relation(relation: str, files: Files, folder: Path, rng: random.Random) -> None:
+    """What was stated for one relation is said to be another one's."""
+    for line in files["provenance"]["statements"]:
+        line["relation"] = relation
 
 
 @pytest.mark.parametrize("name", _RUNS)

@@ -151,7 +151,7 @@ def test_what_an_epsilon_means_is_what_the_command_prints() -> None:
 
 
 def test_bits_that_travel_are_those_of_the_study() -> None:
-    study = ROOT / "simulations" / "studies" / "equal_budget" / "tables" / "equal_error.csv"
+    study = ROOT / "simulations" / "studies" / "sum_grid" / "tables" / "equal_error.csv"
     table = pd.read_csv(study)
     default = table[table["mechanism"] == default_mechanisms(in_sum=True)[0]]
     ends = default.groupby("num_clients")["bits_in_sum"].agg(["min", "max"])

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,23 +38,21 @@ PROBES = {
 }
 
 
+def imported(program: str, modules: Sequence[str]) -> list[str]:
+    """Those of the modules that a program has imported in the end."""
+    program = f"import json, sys\n{program}\nprint(json.dumps([n for n in {modules} if n in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return list(json.loads(done.stdout))
+
+
 @pytest.mark.parametrize("probe", PROBES)
 def test_nothing_heavy_is_imported(probe: str) -> None:
-    program = (
-        f"import json, sys\n{PROBES[probe]}\nprint(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
-    )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert json.loads(out) == []
+    assert imported(PROBES[probe], HEAVY) == []
 
 
 def test_planning_is_imported_without_flower_and_numba() -> None:
     heavy = ("torch", "flwr", "dp_accounting", "matplotlib", "numba", "scipy.stats")
-    program = (
-        f"import json, sys, fl_privquant as pq; pq.design, pq.available_mechanisms()\n"
-        f"print(json.dumps([n for n in {heavy} if n in sys.modules]))"
-    )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert json.loads(out) == []
+    assert imported("import fl_privquant as pq; pq.design, pq.available_mechanisms()", heavy) == []
 
 
 @pytest.mark.parametrize(

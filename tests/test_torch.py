@@ -14,6 +14,7 @@ from torch import nn
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.protocol import Request
+from fl_privquant.flower.client.record_update import UnfitForRecordsError
 from fl_privquant.planning import Target
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.torch import record_update
@@ -29,10 +30,10 @@ def make_model() -> nn.Module:
     )
 
 
-def make_message(model: nn.Module, clip: float = CLIP) -> Message:
+def make_message(model: nn.Module, clip: float = CLIP, rate: float = RATE) -> Message:
     """A train message of a run that protects records, with the model's arrays."""
     dimension = sum(each.numel() for each in model.parameters())
-    target = Target(8.0, rounds=2, num_clients=SILOS, unit="record", records=RECORDS, sampling_rate=RATE)
+    target = Target(8.0, rounds=2, num_clients=SILOS, unit="record", records=RECORDS, sampling_rate=rate)
     config = ConfigRecord({"server-round": 1})
     Request(1, target.plan(dimension, clip).encoding).write(config)
     arrays = {name: Array(each.numpy()) for name, each in model.state_dict().items()}
@@ -170,18 +171,25 @@ def test_a_layer_that_mixes_records_is_named() -> None:
         record_update(make_message(model), model, LOSS, *data())
 
 
-def test_a_model_without_gradients_of_single_records_is_refused() -> None:
-    class Branches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(64, 5)
+class Branch(nn.Module):
+    """A layer for which torch has no gradients of single records: it asks for the sign of a number."""
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            scores = self.layer(images.flatten(1))
-            return scores if scores.sum().item() > 0.0 else -scores
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 5)
 
-    with pytest.raises(InvalidSpecError, match=r"(?s)no gradients of single records.*Linear"):
-        record_update(make_message(Branches()), Branches(), LOSS, *data())
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores = self.layer(images.flatten(1))
+        return scores if scores.sum().item() > 0.0 else -scores
+
+
+@pytest.mark.parametrize("rate", [RATE, 1e-12])
+def test_a_layer_without_gradients_of_single_records_is_named_whatever_is_drawn(rate: float) -> None:
+    """If silos that drew no record replied all the same, the server would know them."""
+    model = nn.Sequential(nn.Identity(), Branch())
+    message = make_message(model, rate=rate)
+    with pytest.raises(UnfitForRecordsError, match=r"no gradients of single records for layer '1' .Branch."):
+        record_update(message, model, LOSS, *data())
 
 
 def test_another_model_than_was_received_is_refused() -> None:

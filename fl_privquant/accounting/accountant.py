@@ -43,7 +43,7 @@ from fl_privquant.privacy_loss.composition.compose import (
     pure_epsilon,
 )
 from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate
 from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, StatedView, Unit, View, ViewKind
 
 # How many losses and curves are kept in memory.
@@ -95,6 +95,13 @@ class Budget:
     def __post_init__(self) -> None:
         if self.unit not in (Unit.TOTAL, Unit.RECORD):
             raise InvalidSpecError("unit", self.unit.value, "is not 'client total' or 'record total'")
+        if self.unit is Unit.TOTAL and self.relation is Relation.ADD_REMOVE:
+            raise InvalidSpecError(
+                "relation",
+                self.relation.value,
+                "would hide whether a client takes part, but whoever keeps a budget of clients knows it",
+                f"give {Relation.ZERO_OUT}",
+            )
         _validation.check_in_interval("budget", self.epsilon, "[0, inf]")
         _validation.check_in_interval("budget's delta", self.delta, "[0, 1)")
 
@@ -224,13 +231,13 @@ class Accountant:
         rate = root / max(math.sqrt(budget.epsilon - log_delta) - root, root / _MAX_RATE)
         if budget.unit is Unit.RECORD:
             ways = record_parts(self._counts, budget.relation)
-            totals = [max(_filtered(parts, log_delta, rate) for parts in orders) for orders in ways]
+            totals = [max(_filter_parts(parts, log_delta, rate) for parts in orders) for orders in ways]
             return min(totals, default=math.inf)
         parts = [
             _best_part_at_rate(release.with_relation(budget.relation), count, budget.delta, rate)
             for release, count in self._counts.items()
         ]
-        return _filtered(parts, log_delta, rate)
+        return _filter_parts(parts, log_delta, rate)
 
     def budget_statement(self, budget: Budget, refine: bool = True) -> PrivacyStatement:
         """What was spent of a budget: at its delta, in its unit and for its relation."""
@@ -291,7 +298,7 @@ def unit_statement(
         return dataclasses.replace(coordinate_statement(mechanism), relation=relation)
     units = dimension if mechanism.encodes_whole_updates else 1
     release = Release(mechanism, units, relation=relation)
-    return Accountant([release]).statement(mechanism.delta, Unit(mechanism.unit))
+    return Accountant([release]).statement(mechanism.delta, mechanism.unit)
 
 
 def round_statement(release: Release, delta: float) -> PrivacyStatement:
@@ -392,7 +399,7 @@ def _is_surely_above(
     return compose_epsilon(_merge_parts(parts), delta, refine=False).epsilon > limit
 
 
-def _filtered(parts: list[Part], log_delta: float, rate: float) -> float:
+def _filter_parts(parts: list[Part], log_delta: float, rate: float) -> float:
     """The epsilon of parts whose kinds were chosen adaptively, by their moments at a rate set before."""
     largest = pure_epsilon(parts)
     if math.fsum(part.count * part.loss.infinity for part in parts) >= math.exp(log_delta):
@@ -448,10 +455,12 @@ def _whole_losses(release: Release, way: _CountingMethod) -> list[NamedLoss]:
     """The losses of a whole update by its norm or by a theorem; empty where there are none."""
     view = _counted_view(release, way)
     if way.by is _Basis.NORM and release.norms != NO_NORMS:
-        return _update_losses(release.mechanism, release.dimension, release.norms, view, release.relation)
-    if way.by is _Basis.THEOREM and not view.is_local:
-        return _update_losses(release.mechanism, release.dimension, NO_NORMS, view, release.relation)
-    return []
+        norms = release.norms
+    elif way.by is _Basis.THEOREM and not view.is_local:
+        norms = NO_NORMS
+    else:
+        return []
+    return _update_losses(release.mechanism, WholeUpdate(norms, release.dimension, view, release.relation))
 
 
 def _make_part(
@@ -522,10 +531,8 @@ def _unit_loss(mechanism: Mechanism, view: View, relation: Relation) -> NamedLos
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _update_losses(
-    mechanism: Mechanism, dimension: int, norms: UpdateNorms, view: View, relation: Relation
-) -> list[NamedLoss]:
-    return mechanism.update_losses(norms, dimension, view, relation)
+def _update_losses(mechanism: Mechanism, update: WholeUpdate) -> list[NamedLoss]:
+    return mechanism.update_losses(update)
 
 
 def _list_assumptions(releases: list[tuple[Release, int]], way: _CountingMethod) -> tuple[str, ...]:

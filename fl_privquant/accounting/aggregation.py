@@ -8,7 +8,7 @@ it (:meth:`Aggregation.adapt_mechanism`), and it opens the replies of a round (:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fl_privquant import _validation
 from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.sum_check import RunningSum, make_sum_check
-from fl_privquant.codec.update import EncodedCohort, UpdateCodec
+from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 from fl_privquant.cohort import check_fraction, count_clients, min_honest_clients
 from fl_privquant.errors import (
     CodeOverflowError,
@@ -58,43 +58,42 @@ class Masks(Protocol):
 class RoundReplies:
     """The replies of a round, before they are opened."""
 
-    payloads: Mapping[int, bytes]
-    """The encoded updates, by node."""
+    payloads: Mapping[int, bytes | EncodedUpdate]
+    """The encoded updates, by node; those of a simulation may not be packed."""
     codec: UpdateCodec
     model: Arrays
     """The model that clients were sent."""
     num_asked: int
     masks: Masks
-    cohorts: Sequence[tuple[Mapping[int, int], EncodedCohort]] = ()
-    """Codes that need not be read from payloads: for each cohort the place of each node in it."""
 
-    def read_payloads(
-        self, read: Callable[[bytes], _Read], without: Collection[int] = ()
-    ) -> tuple[dict[int, _Read], dict[int, str]]:
+    def read_payloads(self, read: Callable[[bytes], _Read]) -> tuple[dict[int, _Read], dict[int, str]]:
         """What ``read`` makes of each payload, and why it refused the others, both by node."""
-        accepted: dict[int, _Read] = {}
-        refused: dict[int, str] = {}
-        for node in self.payloads:
-            if node in without:
-                continue
-            try:
-                accepted[node] = read(self.payloads[node])
-            except PrivQuantError as error:
-                refused[node] = str(error)
-        return accepted, refused
+        return self._read(lambda update: read(update if isinstance(update, bytes) else update.pack()))
 
     def add_codes(self) -> AggregateResult:
         """The sum of all codes as whole numbers, which no ring has reduced."""
         total = np.zeros(self.codec.dimension, dtype=np.int64)
-        together: set[int] = set()
-        for places, encoded in self.cohorts:
-            encoded.add_codes([*places.values()], total)
-            together.update(places)
-        added, failures = self.read_payloads(
-            lambda payload: self.codec.add_codes(payload, total), without=together
-        )
-        nodes = tuple(node for node in self.payloads if node in together or node in added)
-        return AggregateResult(nodes, total, failures=failures)
+
+        def add(update: bytes | EncodedUpdate) -> None:
+            if isinstance(update, bytes):
+                self.codec.add_codes(update, total)
+            else:
+                update.add_codes(total)
+
+        added, failures = self._read(add)
+        return AggregateResult(tuple(added), total, failures=failures)
+
+    def _read(
+        self, read: Callable[[bytes | EncodedUpdate], _Read]
+    ) -> tuple[dict[int, _Read], dict[int, str]]:
+        accepted: dict[int, _Read] = {}
+        refused: dict[int, str] = {}
+        for node, update in self.payloads.items():
+            try:
+                accepted[node] = read(update)
+            except PrivQuantError as error:
+                refused[node] = str(error)
+        return accepted, refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +369,7 @@ class SecureSum(_HonestSum):
         Whether the sum has room for any codes. Otherwise it has room for the sums of honest clients, except
         with odds of 1e-9 in a round (:mod:`fl_privquant.mechanisms.modular_sum`), which takes fewer bits; the
         server then tests the energy of a sum instead of its range.
-    server_may_lie, num_neighbors, threshold, identities
+    server_may_lie, identities
         As in :class:`~fl_privquant.secagg.RoundConfig`. ``identities`` are the public keys, by node id, of
         clients that sign, or the operator's list of known clients
         (:func:`~fl_privquant.secagg.signed.identities.read_known_clients`), against which nodes identify
@@ -385,8 +384,6 @@ class SecureSum(_HonestSum):
     masked: ClassVar[bool] = True
 
     server_may_lie: bool = False
-    num_neighbors: int | None = None
-    threshold: int | None = None
     identities: Mapping[int, bytes | tuple[bytes, ...]] | None = field(default=None, repr=False, hash=False)
     timeout: Annotated[float, _validation.number_between("(0, inf]")] = 600.0
 
@@ -399,7 +396,8 @@ class SecureSum(_HonestSum):
 
     def open(self, replies: RoundReplies) -> AggregateResult:
         masks = replies.masks
-        opened = masks.open(replies.payloads, lambda left: self.check_honest(left, replies.num_asked))
+        payloads, _ = replies.read_payloads(lambda payload: payload)
+        opened = masks.open(payloads, lambda left: self.check_honest(left, replies.num_asked))
         total = _unwrap_sum(masks.ring, opened.total, len(opened.survivors))
         return AggregateResult(opened.survivors, total)
 

@@ -34,7 +34,7 @@ Counts = NDArray[np.int64]
 _INPUTS = (-1.0, -0.6, -0.2, 0.0, 0.2, 0.6, 1.0)
 # If there are more outputs than this, they are grouped by quantiles.
 _MAX_OUTPUTS = 512
-# Share of the draws that is used to choose the pair of inputs and the set of outputs.
+# Fraction of the draws that is used to choose the pair of inputs and the set of outputs.
 _SEARCH_FRACTION = 0.25
 
 
@@ -95,7 +95,7 @@ def empirical_bound(
             (confidence, num_draws, len(inputs)),
             ", expected a confidence between 0.5 and 1, 1000 draws or more and two inputs or more",
         )
-    if mechanism.unit != Unit.COORDINATE.value:
+    if mechanism.unit is not Unit.COORDINATE:
         raise InvalidSpecError(
             "mechanism", mechanism.name, "encodes whole updates", "the attack is on one coordinate"
         )

@@ -15,6 +15,7 @@ from functools import lru_cache
 from fl_privquant.accounting.release import Release
 from fl_privquant.errors import pluralize
 from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 
 _OF_SUMS = (
@@ -24,7 +25,7 @@ _OF_SUMS = (
 _ASSUMPTIONS = (
     "secure randomness in each silo",
     "each silo draws its records in secret, and hides how many it drew and how long that took",
-    "each record is in one silo",
+    "each person is one record of one silo (one with several is not covered)",
 )
 _NOT_OF_RECORDS = "not made of single records"
 
@@ -42,7 +43,7 @@ def record_statement(
     delta
         The δ of the statement.
     relation
-        Add-remove and zero-out cost the same; replace-one costs about twice as much.
+        Add-remove and zero-out cost the same; replace-one costs more, up to about twice as much.
     refine
         Whether to count in full, or by quick bounds.
     """
@@ -87,7 +88,7 @@ def record_parts(counts: Mapping[Release, int], relation: Relation) -> list[list
     There is no way if one of the releases protects no record.
     """
     losses = [
-        release.mechanism.record_losses(release.norms, release.dimension, release.view, relation)
+        release.mechanism.record_losses(WholeUpdate(release.norms, release.dimension, release.view, relation))
         for release in counts
     ]
     if not all(losses):

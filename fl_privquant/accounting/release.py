@@ -15,21 +15,10 @@ from fl_privquant import _validation
 from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
-from fl_privquant.statement import LOCAL, Relation, View
+from fl_privquant.statement import LOCAL, Relation, View, check_relation
 
 _MAX_COORDINATES = 1 << 48
 _NO_NORM = "-"
-
-
-def check_relation(relation: Relation, view: View) -> None:
-    """Refuse add-remove where the adversary sees who takes part."""
-    if relation is Relation.ADD_REMOVE and (view.sampled is None or view.sampled == 1.0):
-        raise InvalidSpecError(
-            "relation",
-            relation.value,
-            f"needs a view that hides who takes part, but the {view.stated.words} shows it",
-            f"state {Relation.ZERO_OUT} instead, or draw clients in secret and state the models view",
-        )
 
 
 @_validation.check_argument_names
@@ -59,7 +48,8 @@ class Release:
 
     def __post_init__(self) -> None:
         _validation.check_integer("dimension", self.dimension, 1, _MAX_COORDINATES)
-        check_relation(self.relation, self.view)
+        hidden = self.view.sampled not in (None, 1.0)
+        check_relation(self.relation, self.view.stated, hides_participants=hidden)
         object.__setattr__(self, "mechanism", self.mechanism.for_dimension(self.dimension))
 
     @property

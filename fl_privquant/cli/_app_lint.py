@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 from fl_privquant.cli.layout import output_console, print_sentence
 from fl_privquant.errors import pluralize
-from fl_privquant.flower.lint import lint_app
+from fl_privquant.flower.lint import Severity, lint_app
 from fl_privquant.statement import Relation
 
 EXIT_FINDINGS = 1
@@ -15,7 +16,7 @@ EXIT_FINDINGS = 1
 
 
 def lint_and_print(folder: Path, run_config: str, relation: Relation) -> int:
-    """Print what is wrong with an app's privacy; return 1 if there are errors, and 0 otherwise."""
+    """Print what an app's privacy costs, and what is wrong with it; return 1 if there are errors, else 0."""
     # The app's own strategy would log its settings.
     logger = logging.getLogger("flwr")
     level = logger.level
@@ -27,7 +28,7 @@ def lint_and_print(folder: Path, run_config: str, relation: Relation) -> int:
     console = output_console()
     for finding in findings:
         print_sentence(console, str(finding))
-    errors = sum(finding.is_error for finding in findings)
-    counts = f"{pluralize(errors, 'error')}, {pluralize(len(findings) - errors, 'warning')}"
-    print_sentence(console, f"{folder}: {counts}; nothing was trained")
-    return EXIT_FINDINGS if errors else 0
+    severities = Counter(finding.severity for finding in findings)
+    counts = [pluralize(severities[kind], str(kind)) for kind in (Severity.ERROR, Severity.WARNING)]
+    print_sentence(console, f"{folder}: {', '.join(counts)}; nothing was trained")
+    return EXIT_FINDINGS if severities[Severity.ERROR] else 0

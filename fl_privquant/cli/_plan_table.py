@@ -110,35 +110,12 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
     The title says by which bound they were chosen (``asked``).
     """
     best = plans[0]
-    target, view, stated = best.target, best.statement.view, best.statement.relation
-    unsure, asking = best.if_all_honest is not best, target.num_clients
-    aggregation = best.aggregation
-    supposed = describe_assumption(aggregation.num_corrupt(asking), aggregation.num_lost(asking), asking)
-    columns = (
-        Column("codes", "the width of a code before it is masked", words=True),
-        Column("kept", "rotated coordinates that are sent, another random part in each round"),
-        Column(
-            "error ÷ central",
-            f"{OVER_CENTRAL}, and what is lost with coordinates that are not sent; {supposed}",
-        ),
-        *([Column("all honest", ALL_HONEST)] if unsure else []),
-        Column("noise ÷ signal", "the same error over the squared norm of an update at the L2 clip"),
-        Column(
-            "run SNR",
-            "how far all rounds move the model, if their updates are at the L2 clip and point the same way, "
-            "in standard deviations of the noise",
-        ),
-        Column("bits/coord", "bits through the secure sum, for each coordinate of the model"),
-        Column("kB", "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys"),
-        Column("handshake kB", "kilobytes of keys in both directions, unsigned, if no client is lost"),
-        Column("ε", PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated)),
-        Column(stated.beside.value, PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated.beside)),
-        Column("clip", "of a rotated coordinate, in its standard deviations at the L2 clip"),
-    )
+    target, view = best.target, best.statement.view
+    columns = _columns(best)
     name = best.encoding.mechanism.name
     size = f"{target.rounds_in_words}, {pluralize(best.dimension, 'coordinate')}"
     title = f"{name} for {target.statement(view).brief}, {size}"
-    print_table(console, columns, [_cells(plan, unsure) for plan in plans], f"{title}; {asked}")
+    print_table(console, columns, plans, f"{title}; {asked}")
     print_sentence(console, f"The first plan. {best.error_in_words} {best.verdict}")
     print_sentence(console, best.influence_in_words)
     print_sentence(
@@ -153,6 +130,65 @@ def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
         console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
     )
     _print_for_copying(console, _client_code_lines(best))
+
+
+def _columns(best: Plan) -> list[Column]:
+    """What is told of each plan; its assumptions are those of the best one."""
+    view, stated, asking = best.statement.view, best.statement.relation, best.target.num_clients
+    aggregation, unsure = best.aggregation, best.if_all_honest is not best
+    supposed = describe_assumption(aggregation.num_corrupt(asking), aggregation.num_lost(asking), asking)
+    return [
+        Column(
+            "codes",
+            lambda plan: pluralize(int(plan.encoding.mechanism.bits_per_coordinate), "bit"),
+            "the width of a code before it is masked",
+            words=True,
+        ),
+        Column("kept", _kept, "rotated coordinates that are sent, another random part in each round"),
+        Column(
+            "error ÷ central",
+            _ratio,
+            f"{OVER_CENTRAL}, and what is lost with coordinates that are not sent; {supposed}",
+        ),
+        *([Column("all honest", lambda plan: _ratio(plan.if_all_honest), ALL_HONEST)] if unsure else []),
+        Column(
+            "noise ÷ signal",
+            lambda plan: f"{plan.noise_to_signal:.3g}",
+            "the same error over the squared norm of an update at the L2 clip",
+        ),
+        Column(
+            "run SNR",
+            lambda plan: f"{plan.signal_to_noise:.3g}",
+            "how far all rounds move the model, if their updates are at the L2 clip and point the same way, "
+            "in standard deviations of the noise",
+        ),
+        Column(
+            "bits/coord",
+            lambda plan: f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
+            "bits through the secure sum, for each coordinate of the model",
+        ),
+        Column(
+            "kB",
+            lambda plan: f"{plan.bytes_per_round / 1000.0:.4g}",
+            "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys",
+        ),
+        Column(
+            "handshake kB",
+            _handshake_kilobytes,
+            "kilobytes of keys in both directions, unsigned, if no client is lost",
+        ),
+        Column(
+            "ε",
+            lambda plan: plan.statement.epsilon_cell,
+            PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated),
+        ),
+        Column(
+            stated.beside.value,
+            lambda plan: plan.other_statement.epsilon_cell,
+            PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated.beside),
+        ),
+        Column("clip", _spread, "of a rotated coordinate, in its standard deviations at the L2 clip"),
+    ]
 
 
 def _print_for_copying(console: Console, lines: Iterable[str]) -> None:
@@ -181,23 +217,12 @@ def _print_simulation(console: Console, plan: Plan) -> None:
     _print_for_copying(console, [_simulation_command(plan, task)])
 
 
-def _cells(plan: Plan, unsure: bool) -> list[str]:
-    kept = plan.encoding.count_kept(plan.dimension)
-    spread = plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0)
-    return [
-        pluralize(_bits(plan), "bit"),
-        str(kept),
-        _ratio(plan),
-        *([_ratio(plan.if_all_honest)] if unsure else []),
-        f"{plan.noise_to_signal:.3g}",
-        f"{plan.signal_to_noise:.3g}",
-        f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
-        f"{plan.bytes_per_round / 1000.0:.4g}",
-        _handshake_kilobytes(plan),
-        plan.statement.epsilon_cell,
-        plan.other_statement.epsilon_cell,
-        f"{spread:.3g}",
-    ]
+def _kept(plan: Plan) -> str:
+    return str(plan.encoding.count_kept(plan.dimension))
+
+
+def _spread(plan: Plan) -> str:
+    return f"{plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0):.3g}"
 
 
 def _ratio(plan: Plan) -> str:
@@ -212,10 +237,6 @@ def _handshake_kilobytes(plan: Plan) -> str:
         # So few clients cannot aggregate securely, which a run says.
         return "-"
     return f"{handshake_bytes(graph) / 1000.0:.3g}"
-
-
-def _bits(plan: Plan) -> int:
-    return int(plan.encoding.mechanism.bits_per_coordinate)
 
 
 def _fractions(plan: Plan) -> dict[str, float]:

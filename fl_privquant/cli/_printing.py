@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +19,7 @@ from fl_privquant.accounting import (
     ViewKind,
     unit_statement,
 )
-from fl_privquant.cli.comparison import ComparisonRow, StuckSearch
+from fl_privquant.cli.comparison import ComparisonRow
 from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
 from fl_privquant.cli.program import name_options
 from fl_privquant.cohort import describe_assumption, min_clients, min_honest_clients
@@ -84,15 +84,14 @@ def print_statements(
     """
     stated, other = levels[-1].relation, beside[-1].relation
     columns = (
-        Column("what is protected", words=True),
-        Column("who looks on", words=True),
-        Column(stated.value, f"ε, {stated.words}"),
-        Column(other.value, f"ε, {other.words}"),
-        Column("δ"),
-        Column("counted by", words=True),
+        Column("what is protected", lambda pair: _protected(pair[0]), words=True),
+        Column("who looks on", lambda pair: _seen(pair[0]), words=True),
+        Column(stated.value, lambda pair: pair[0].epsilon_cell, f"ε, {stated.words}"),
+        Column(other.value, lambda pair: pair[1].epsilon_cell, f"ε, {other.words}"),
+        Column("δ", lambda pair: pair[0].delta_cell),
+        Column("counted by", lambda pair: pair[0].method, words=True),
     )
-    rows = [_statement_cells(level, second) for level, second in zip(levels, beside, strict=True)]
-    print_table(console, columns, rows, f"{name}: what its ε means")
+    print_table(console, columns, zip(levels, beside, strict=True), f"{name}: what its ε means")
     print_sentence(console, "Assumes:")
     for assumed in dict.fromkeys(assumed for level in levels for assumed in level.assumptions):
         print_sentence(console, f"- {assumed}")
@@ -104,18 +103,12 @@ def print_statements(
         )
 
 
-def _statement_cells(level: PrivacyStatement, beside: PrivacyStatement) -> list[str]:
-    scope = f" ({level.scope})" if level.scope else ""
-    local = level.view.kind is ViewKind.LOCAL
-    seen = str(level.view) if local else f"the sum only, {level.view}"
-    return [
-        f"{level.unit}{scope}",
-        seen,
-        level.epsilon_cell,
-        beside.epsilon_cell,
-        level.delta_cell,
-        level.method,
-    ]
+def _protected(level: PrivacyStatement) -> str:
+    return f"{level.unit} ({level.scope})" if level.scope else str(level.unit)
+
+
+def _seen(level: PrivacyStatement) -> str:
+    return str(level.view) if level.view.kind is ViewKind.LOCAL else f"the sum only, {level.view}"
 
 
 OVER_CENTRAL = (
@@ -154,45 +147,61 @@ def _print_designs(console: Console, planned: PlannedDesigns, honest: Mapping[st
         method="target",
     )
     title = f"{target.unit}, view: {target.view}; target {target.figures}, {target.relation}"
-    beside = requirements.relation.beside
-    by_norm = all(design.ratio_to_central is not None for design in planned.designs)
-    assumed = describe_assumption(requirements.corrupt, requirements.dropped, requirements.num_clients)
-    columns = (
-        Column("mechanism", words=True),
-        Column("ε", _describe_reached(requirements, requirements.relation)),
-        Column(beside.value, _describe_reached(requirements, beside)),
-        Column(
-            "error ÷ central",
-            f"{OVER_CENTRAL}; {assumed}",
-        )
-        if by_norm
-        else Column("MSE of mean", "of one coordinate of the mean update, in clip², inputs uniform"),
-        *([Column("all honest", ALL_HONEST)] if honest else []),
-        Column("bytes", "what one client sends in a round, without headers"),
-        Column("certified ε", f"{_certified_legend()}; a client's max_epsilon must allow it"),
-        Column("clip", "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""), True),
-        Column("counted by", words=True),
-    )
-    rows = [
-        (
-            design.name,
-            design.statement.epsilon_cell,
-            design.statement_for(beside).epsilon_cell,
-            f"{design.ratio_to_central:.4f}" if by_norm else f"{design.mean_squared_error:.4g}",
-            *([honest.get(design.name, "-")] if honest else []),
-            str(design.bytes_per_round),
-            _certified_cell(design.mechanism),
-            design.clip if design.norm_ratio is None else f"L2, L2/{design.norm_ratio:.4g}",
-            design.statement.method,
-        )
-        for design in planned.designs
-    ]
-    if rows:
-        print_table(console, columns, rows, title)
+    if planned.designs:
+        print_table(console, _design_columns(planned, honest), planned.designs, title)
     for name, reason in planned.missing.items():
         print_sentence(console, f"{name}: {name_options(reason)}")
     if planned.advice is not None:
         print_sentence(console, f"{title}: {planned.advice}")
+
+
+def _design_columns(planned: PlannedDesigns, honest: Mapping[str, str]) -> list[Column]:
+    requirements = planned.requirements
+    beside = requirements.relation.beside
+    by_norm = all(design.ratio_to_central is not None for design in planned.designs)
+    assumed = describe_assumption(requirements.corrupt, requirements.dropped, requirements.num_clients)
+    return [
+        Column("mechanism", lambda design: design.name, words=True),
+        Column(
+            "ε",
+            lambda design: design.statement.epsilon_cell,
+            _describe_reached(requirements, requirements.relation),
+        ),
+        Column(
+            beside.value,
+            lambda design: design.statement_for(beside).epsilon_cell,
+            _describe_reached(requirements, beside),
+        ),
+        Column(
+            "error ÷ central",
+            lambda design: f"{design.ratio_to_central:.4f}",
+            f"{OVER_CENTRAL}; {assumed}",
+        )
+        if by_norm
+        else Column(
+            "MSE of mean",
+            lambda design: f"{design.mean_squared_error:.4g}",
+            "of one coordinate of the mean update, in clip², inputs uniform",
+        ),
+        *([Column("all honest", lambda design: honest.get(design.name, "-"), ALL_HONEST)] if honest else []),
+        Column(
+            "bytes",
+            lambda design: str(design.bytes_per_round),
+            "what one client sends in a round, without headers",
+        ),
+        Column(
+            "certified ε",
+            lambda design: _certified_cell(design.mechanism),
+            f"{_certified_legend()}; a client's max_epsilon must allow it",
+        ),
+        Column(
+            "clip",
+            lambda design: design.clip if design.norm_ratio is None else f"L2, L2/{design.norm_ratio:.4g}",
+            "what updates are clipped to" + (_CLIP_OF_NORM if by_norm else ""),
+            words=True,
+        ),
+        Column("counted by", lambda design: design.statement.method, words=True),
+    ]
 
 
 def _describe_reached(requirements: RunRequirements, relation: Relation) -> str:
@@ -207,39 +216,46 @@ def print_coordinates(
     any_bias = any(row.mechanism is not None and row.mechanism.max_bias for row in rows)
     ranked = _rank_rows(rows)
     columns = (
-        Column("mechanism", words=True),
-        Column("ε", _certified_legend(relation)),
-        Column(relation.beside.value, _certified_legend(relation.beside)),
-        Column("δ"),
-        Column("MAE"),
-        Column("MSE"),
-        *([Column("max bias", "largest bias of an estimate, in clips")] if any_bias else []),
-        Column("bits", "of a code"),
-        Column("max code", "the largest integer that one client adds to a sum"),
-        Column("s", "seconds that the design took"),
+        Column("mechanism", lambda row: row.label, words=True),
+        Column(
+            "ε",
+            lambda row: unit_statement(row.mechanism, relation).epsilon_cell if row.mechanism else "N/A",
+            _certified_legend(relation),
+        ),
+        _column_of_mechanism(
+            relation.beside.value,
+            lambda mechanism: unit_statement(mechanism, relation.beside).epsilon_number,
+            _certified_legend(relation.beside),
+        ),
+        _column_of_mechanism("δ", lambda mechanism: mechanism.statement.delta_cell),
+        _column_of_mechanism("MAE", lambda mechanism: f"{mechanism.mae():.4f}"),
+        _column_of_mechanism("MSE", lambda mechanism: f"{mechanism.mse():.4f}"),
+        *(
+            [_column_of_mechanism("max bias", _bias, "largest bias of an estimate, in clips")]
+            if any_bias
+            else []
+        ),
+        _column_of_mechanism("bits", lambda mechanism: f"{mechanism.bits_per_coordinate:g}", "of a code"),
+        _column_of_mechanism(
+            "max code",
+            lambda mechanism: "-" if mechanism.max_code is None else str(mechanism.max_code),
+            "the largest integer that one client adds to a sum",
+        ),
+        Column("s", lambda row: f"{row.design_seconds:.2f}", "seconds that the design took"),
     )
-    print_table(console, columns, [_cells(row, any_bias, relation) for row in ranked], title)
+    print_table(console, columns, ranked, title)
     for row in ranked:
         if row.mechanism is None:
             print_sentence(console, f"{row.label}: N/A: {name_options(row.reason)}")
 
 
-def _cells(row: ComparisonRow, any_bias: bool, relation: Relation) -> list[str]:
-    mechanism = row.mechanism
-    if mechanism is None:
-        return [row.label, "N/A", *[""] * (7 if any_bias else 6), f"{row.design_seconds:.2f}"]
-    return [
-        row.label,
-        unit_statement(mechanism, relation).epsilon_cell,
-        unit_statement(mechanism, relation.beside).epsilon_number,
-        mechanism.statement.delta_cell,
-        f"{mechanism.mae():.4f}",
-        f"{mechanism.mse():.4f}",
-        *([f"{mechanism.max_bias:.3f}" if mechanism.max_bias else "0"] if any_bias else []),
-        f"{mechanism.bits_per_coordinate:g}",
-        "-" if row.max_code is None else str(row.max_code),
-        f"{row.design_seconds:.2f}",
-    ]
+def _column_of_mechanism(heading: str, cell: Callable[[Mechanism], str], legend: str = "") -> Column:
+    """A column that is empty for those without a design."""
+    return Column(heading, lambda row: cell(row.mechanism) if row.mechanism else "", legend)
+
+
+def _bias(mechanism: Mechanism) -> str:
+    return f"{mechanism.max_bias:.3f}" if mechanism.max_bias else "0"
 
 
 def print_whole_updates(
@@ -250,55 +266,30 @@ def print_whole_updates(
     relation: Relation = Relation.REPLACE_ONE,
 ) -> None:
     """Print mechanisms that encode whole updates, and what they can be compared with."""
-    columns = (
-        Column("mechanism", words=True),
-        Column("ε", PrivacyStatement.heading(Unit.ROUND, word="certified", relation=relation)),
-        Column(
-            relation.beside.value,
-            PrivacyStatement.heading(Unit.ROUND, word="certified", relation=relation.beside),
-        ),
-        Column("inputs in", words=True),
-        Column("MSE", "of a coordinate"),
-        Column("bits", "of a coordinate"),
-        Column("s", "seconds that the design took"),
-    )
-    cells = []
-    for row in _rank_rows(rows):
-        mechanism = row.mechanism
-        if mechanism is None:
-            continue
+
+    def cost(mechanism: Mechanism, shown: Relation) -> PrivacyStatement:
         # The ε of coordinates adds up over an update, so that all rows have the same unit.
-        costs = [
-            PrivacyStatement(
-                unit_statement(mechanism, shown, dimension).epsilon * mechanism.releases(dimension),
-                0.0,
-                Unit.ROUND,
-                relation=shown,
-            )
-            for shown in (relation, relation.beside)
-        ]
-        figures = [
-            costs[0].epsilon_cell,
-            costs[1].epsilon_number,
-            f"the {mechanism.norm} ball",
-            f"{mechanism.mse():.4f}",
-        ]
-        bits, seconds = f"{mechanism.bits_per_coordinate:.3g}", f"{row.design_seconds:.2f}"
-        cells.append([row.label, *figures, bits, seconds])
-    print_table(console, columns, cells, title)
+        epsilon = unit_statement(mechanism, shown, dimension).epsilon * mechanism.releases(dimension)
+        return PrivacyStatement(epsilon, 0.0, Unit.ROUND, relation=shown)
+
+    def legend(shown: Relation) -> str:
+        return PrivacyStatement.heading(Unit.ROUND, word="certified", relation=shown)
+
+    beside = relation.beside
+    columns = (
+        Column("mechanism", lambda row: row.label, words=True),
+        Column("ε", lambda row: cost(row.mechanism, relation).epsilon_cell, legend(relation)),
+        Column(beside.value, lambda row: cost(row.mechanism, beside).epsilon_number, legend(beside)),
+        Column("inputs in", lambda row: f"the {row.mechanism.norm} ball", words=True),
+        Column("MSE", lambda row: f"{row.mechanism.mse():.4f}", "of a coordinate"),
+        Column("bits", lambda row: f"{row.mechanism.bits_per_coordinate:.3g}", "of a coordinate"),
+        Column("s", lambda row: f"{row.design_seconds:.2f}", "seconds that the design took"),
+    )
+    print_table(console, columns, [row for row in _rank_rows(rows) if row.mechanism is not None], title)
     print_sentence(
         console,
         "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare. ε split: each "
         "coordinate gets its share, by basic composition.",
-    )
-
-
-def print_stuck_search(console: Console, stuck: StuckSearch, levels: int) -> None:
-    """Print that the search for a design ended in a local minimum, and which mechanism does better."""
-    print_sentence(
-        console,
-        f"{stuck.label} is in a local minimum: MSE {stuck.mean_squared_error:.4f}, where "
-        f"{stuck.container}, which contains it, reaches {stuck.min_error:.4f} with {levels} levels.",
     )
 
 

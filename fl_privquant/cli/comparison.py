@@ -12,9 +12,6 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import available_mechanisms, design, get_entry, pilot_mechanism
 from fl_privquant.mechanisms.spec import Variant
 
-# A design is called worse than another if its error is larger by more than this factor.
-_SAME_ERROR_FACTOR = 1.002
-
 
 @dataclass(frozen=True)
 class ComparisonRow:
@@ -26,24 +23,9 @@ class ComparisonRow:
     reason: str = ""
 
     @property
-    def max_code(self) -> int | None:
-        """The largest integer that one client adds to a sum; None where codes are not a lattice."""
-        return None if self.mechanism is None else self.mechanism.max_code
-
-    @property
     def encodes_whole_updates(self) -> bool:
         """Whether epsilon is spent once on a whole update, not on each of its coordinates."""
         return self.mechanism is not None and self.mechanism.encodes_whole_updates
-
-
-@dataclass(frozen=True)
-class StuckSearch:
-    """A design whose search ended in a local minimum: a mechanism that contains it has less error."""
-
-    label: str
-    mean_squared_error: float
-    container: str
-    min_error: float
 
 
 def list_variants(names: tuple[str, ...] | None = None) -> list[tuple[str, str, Variant]]:
@@ -92,13 +74,3 @@ def design_with_split_epsilon(epsilon: float, dimension: int) -> ComparisonRow:
     name = pilot_mechanism()
     mechanism = design(name, epsilon=epsilon / dimension)
     return ComparisonRow(f"{name}, ε split", mechanism, time.perf_counter() - start)
-
-
-def find_stuck_search(rows: list[ComparisonRow]) -> StuckSearch | None:
-    """The first design with a larger mean squared error than a mechanism that contains it has, if any."""
-    designs = {row.label: row.mechanism for row in rows if row.mechanism is not None}
-    for label, mechanism in designs.items():
-        container = get_entry(mechanism.name).spec.contained_in
-        if container in designs and mechanism.mse() > designs[container].mse() * _SAME_ERROR_FACTOR:
-            return StuckSearch(label, mechanism.mse(), container, designs[container].mse())
-    return None

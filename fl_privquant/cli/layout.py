@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -20,10 +21,12 @@ _ANY_WIDTH = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a short heading, and what it means."""
+    """A column: a short heading, what stands below it, and what it means."""
 
     heading: str
     """A word or two."""
+    cell: Callable[[Any], str | Text]
+    """The text in the row of an object."""
     legend: str = ""
     """What the heading stands for, with the unit of the numbers; a line of the legend under the table."""
     words: bool = False
@@ -49,17 +52,15 @@ def print_sentence(console: Console, sentence: str, copied: bool = False) -> Non
     console.print(Text(sentence), soft_wrap=copied or not console.is_terminal, highlight=False)
 
 
-def print_table(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], title: str = ""
-) -> None:
-    """Print a title, rows under columns, and the legend of the columns.
+def print_table(console: Console, columns: Sequence[Column], rows: Iterable[Any], title: str = "") -> None:
+    """Print a title, a row for each object, and the legend of the columns.
 
     Only the widest column of words is wrapped, so that no number is cut off or broken. Where a terminal is
     too narrow for that, each row is printed as a list of headings and cells.
     """
     if title:
         console.print(Text(title, style="italic"), highlight=False)
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    cells = [[_as_text(column.cell(row)) for column in columns] for row in rows]
     widths = [max((row[at].cell_len for row in cells), default=0) for at in range(len(columns))]
     wrapped = max(range(len(widths)), key=lambda at: (columns[at].words, widths[at]))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
@@ -82,6 +83,10 @@ def print_table(
     for column in columns:
         if column.legend:
             console.print(Text(f"{column.heading}: {column.legend}.", style="dim"), highlight=False)
+
+
+def _as_text(cell: str | Text) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)
 
 
 def _list_cells(columns: Sequence[Column], row: Sequence[Text]) -> Table:

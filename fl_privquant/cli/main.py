@@ -340,8 +340,6 @@ def compare_command(
         title = f"{of_round.brief}, a whole update of {pluralize(dimension, 'coordinate')}"
         split = comparison.design_with_split_epsilon(epsilon, dimension)
         _printing.print_whole_updates(console, title, [*whole, split], dimension, relation)
-    if (stuck := comparison.find_stuck_search(rows)) is not None:
-        _printing.print_stuck_search(console, stuck, count)
     layout.print_sentence(
         console,
         "MAE and MSE are exact, for inputs uniform on [-1, 1]; multiply by clip and clip². Designs made "

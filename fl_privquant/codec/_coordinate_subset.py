@@ -16,11 +16,10 @@ variance per coordinate gives the same privacy, and there are k instead of d coo
 (k / d)^2 of the squared error, which scaling by d / k undoes.
 
 **After the rotation only.** There all coordinates of an update have nearly the same energy, so that what is
-kept has a norm of nearly sqrt(k / d) times the update's. The relative standard deviation of that norm is
-1 / sqrt(2 k). The noise is chosen for the largest norm that may be sent, so a clip just below the usual norm
-is best: it is two standard deviations below (:func:`~fl_privquant.codec.encoding.kept_norm`). An update at
-the norm
-bound becomes shorter by a share of 1.4 / sqrt(k), and keeps its direction; a shorter update is hardly
+kept has a norm of nearly sqrt(k / d) times the update's. The relative standard deviation of that norm is 1 /
+sqrt(2 k). The noise is chosen for the largest norm that may be sent, so a clip just below the usual norm is
+best: it is two standard deviations below (:func:`~fl_privquant.codec.encoding.kept_norm`). An update at the
+norm bound becomes shorter by a share of 1.4 / sqrt(k), and keeps its direction; a shorter update is hardly
 clipped. Plans count what is lost (:func:`~fl_privquant.optimize.sums.coordinate_clip.error_of_kept`).
 
 **Public.** The subset follows from the seed of the round's rotation, is the same for all clients and is

@@ -121,7 +121,7 @@ class Layout:
         self.check(new)
         return _Difference(self, new, old)
 
-    def cohort_differences(self, new: Arrays, old: Arrays) -> Array:
+    def stacked_differences(self, new: Arrays, old: Arrays) -> Array:
         """(n, dimension) the differences of n clients, which are the first axis of ``new`` arrays."""
         num_clients = len(new[self.names[0]])
         vectors = np.empty((num_clients, self.dimension), dtype=self.dtype)

@@ -43,8 +43,7 @@ class SumCheck:
                 raise SecureAggregationError(
                     f"the sum of {self.num_clients} clients is not one of honest codes: {name} is "
                     f"{value:.6g} {unit}, above {bound:.6g}, which honest clients exceed "
-                    f"{self.frequency_text}; "
-                    f"some client did not send honest codes, so the sum is not applied"
+                    f"{self.frequency_text}; some client did not send honest codes, so the sum is not applied"
                 )
 
     @property
@@ -86,7 +85,7 @@ class RunningSum:
         self._total, self._limit = total, limit
 
 
-def make_sum_check(codec: UpdateCodec, num_clients: int, odds: float = FALSE_ALARM_ODDS) -> SumCheck:
+def make_sum_check(codec: UpdateCodec, num_clients: int) -> SumCheck:
     """The test for sums of the :meth:`~UpdateCodec.codes` of ``num_clients`` clients.
 
     >>> import fl_privquant as pq
@@ -101,5 +100,5 @@ def make_sum_check(codec: UpdateCodec, num_clients: int, odds: float = FALSE_ALA
     fl_privquant.errors.SecureAggregationError: the sum of 100 clients is not one of honest codes: ...
     """
     bound = None if codec.l2_bound is None else codec.l2_bound / codec.clip
-    limits = codec.mechanism.sum_limits(num_clients, codec.dimension, bound, odds)
+    limits = codec.mechanism.sum_limits(num_clients, codec.dimension, bound, FALSE_ALARM_ODDS)
     return SumCheck(codec.mechanism, num_clients, limits, codec.clip * codec.layout.dimension / codec.kept)

@@ -47,9 +47,9 @@ from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.packing.wire_format import WireFormat, check_finite
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
-from fl_privquant.sampling.cohort_stream import CohortStream
-from fl_privquant.sampling.stream import Randomness, RandomStream
+from fl_privquant.sampling.stream import Randomness
 
 _Vector = Array | LazyVector
 
@@ -78,28 +78,10 @@ class EncodedUpdate:
         self.codec.check_summable()
         return self.codec.wire.codes(np.asarray(self.drawn))
 
-
-@dataclass(frozen=True, eq=False)
-class EncodedCohort:
-    """The updates of several clients after the mechanism, one in each row of ``drawn``."""
-
-    codec: UpdateCodec
-    drawn: Array
-
-    def __getitem__(self, place: int) -> EncodedUpdate:
-        return EncodedUpdate(self.codec, self.drawn[place])
-
-    def __len__(self) -> int:
-        return len(self.drawn)
-
-    def pack(self, place: int) -> bytes:
-        """The payload of one client."""
-        return self[place].pack()
-
-    def add_codes(self, places: Sequence[int], total: Ints) -> None:
-        """Add the codes of the clients in these places to a vector, in place."""
-        drawn = self.drawn if len(places) == len(self.drawn) else self.drawn[list(places)]
-        self.codec.wire.add_drawn(drawn, total)
+    def add_codes(self, total: Ints) -> None:
+        """Add the :meth:`codes` to a vector, in place."""
+        self.codec.check_summable()
+        self.codec.wire.add_drawn(np.asarray(self.drawn), total)
 
 
 @dataclass(frozen=True)
@@ -153,7 +135,7 @@ class UpdateCodec:
                 "use a mechanism for single coordinates, or leave it out",
             )
         whole = self.mechanism.encodes_whole_updates
-        if self.encoding.keep is not None and whole and self.mechanism.norm != "l2":
+        if self.encoding.keep is not None and whole and self.mechanism.norm is not UpdateNorm.L2:
             raise InvalidSpecError(
                 "keep",
                 self.encoding.keep,
@@ -173,7 +155,7 @@ class UpdateCodec:
         """Coordinates are clipped to [-clip, clip], or whole updates to that norm."""
         # A mechanism for L2 norms that encodes a part of an update need not allow for the norm of all of it.
         clip, bound = self.encoding.clip, self.encoding.l2_bound(self.layout.dimension)
-        whole = self.encoding.keep is not None and self.mechanism.norm == "l2"
+        whole = self.encoding.keep is not None and self.mechanism.norm is UpdateNorm.L2
         return clip if bound is None or not whole else min(clip, bound)
 
     @cached_property
@@ -265,12 +247,10 @@ class UpdateCodec:
         parts = [np.asarray(update.arrays[name], dtype=np.float64).ravel() for name in self.layout.names]
         return self._encode_vector(np.concatenate(parts), rng, threads, NO_METRICS)
 
-    def encode_cohort(
+    def encode_differences(
         self, new: Arrays, old: Arrays, rngs: Sequence[Randomness], threads: int = 1
-    ) -> EncodedCohort | None:
-        """The steps of several clients from ``old`` arrays, encoded by one call of the mechanism.
-
-        Each client's codes are those that :meth:`encode_difference` gives with its random stream.
+    ) -> list[EncodedUpdate] | None:
+        """The steps of several clients from ``old`` arrays, each as :meth:`encode_difference` encodes it.
 
         Parameters
         ----------
@@ -285,22 +265,19 @@ class UpdateCodec:
 
         Returns
         -------
-        EncodedCohort or None
-            None where updates have to be encoded one by one: by mechanisms for which coordinates depend on
-            one another, with metrics or a vote, for updates made from single records, or if one of the
-            updates is not finite.
+        list of EncodedUpdate or None
+            None where updates have to be encoded one by one: with metrics or a vote, for updates made from
+            single records, or if one of the updates is not finite.
         """
-        together = self.carries_difference and self.mechanism.encodes_coordinates_alone
-        if not together or self.num_extra or self.encoding.records is not None:
+        if not self.carries_difference or self.num_extra or self.encoding.records is not None:
             return None
-        steps = self.layout.cohort_differences(new, old)
+        steps = self.layout.stacked_differences(new, old)
         if not np.isfinite(steps).all():
             return None
-        if self.encoding.l2_clip is not None or self.encoding.rotate:
-            steps = np.stack([np.asarray(self._prepare(step)) for step in steps])
-        streams = [RandomStream.secure() if rng is None else rng for rng in rngs]
-        stream = CohortStream(streams, self.dimension)
-        return EncodedCohort(self, self.mechanism.encode(steps, clip=self.clip, rng=stream, threads=threads))
+        return [
+            self._draw_output(self._prepare(step), rng, threads)
+            for step, rng in zip(steps, rngs, strict=True)
+        ]
 
     def encode_zeros(
         self,

@@ -1,10 +1,9 @@
 """The exact output distribution of a mechanism: probabilities that are piecewise linear in the input.
 
 Between two neighboring bins (output values) the output probability p(x, i) of every mechanism of this
-package that draws from a table is linear in x. A distribution is therefore a list of pieces [a, b], each with
-the
-*row* of probabilities of all outputs at a (from the right) and at b (from the left). Everything else is
-algebra on those rows:
+package that draws from a table is linear in x. A distribution is therefore a list of pieces [a, b], each
+with the *row* of probabilities of all outputs at a (from the right) and at b (from the left). Everything
+else is algebra on those rows:
 
 * the privacy loss is a maximum over rows: no grid over x and no sampling is needed. Hockey-stick and
   Rényi divergences are jointly (quasi-)convex, so their worst case over x, x' is at a pair of rows too;

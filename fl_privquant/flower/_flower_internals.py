@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -43,6 +44,7 @@ from fl_privquant.flower._messages.arrays import RECORD_KINDS, records_of
 __all__ = [
     "SUPERLINK_NODE_ID",
     "ErrorCode",
+    "LazyMessage",
     "LocalDpMod",
     "PrivacyBudgetExhausted",
     "Run",
@@ -252,6 +254,47 @@ def unchecked_message(metadata: Any, content: RecordDict) -> Message:
     message = object.__new__(Message)
     message.__dict__.update(_metadata=metadata, _content=content, _error=None)
     return message
+
+
+class LazyMessage(Message, ABC):
+    """A message whose metadata and content are made when they are read."""
+
+    def __init__(self) -> None:
+        # The parts that a Message is made of are not there yet.
+        self.__dict__["_error"] = None
+
+    @abstractmethod
+    def make_metadata(self) -> Any:
+        """The metadata of the message."""
+
+    @abstractmethod
+    def make_content(self) -> RecordDict:
+        """The content of the message."""
+
+    @property
+    def metadata(self) -> Any:
+        if "_metadata" not in self.__dict__:
+            self.__dict__["_metadata"] = self.make_metadata()
+        return self.__dict__["_metadata"]
+
+    @property
+    def content(self) -> RecordDict:
+        if "_content" not in self.__dict__:
+            self.__dict__["_content"] = self.make_content()
+        content: RecordDict = self.__dict__["_content"]
+        return content
+
+    @content.setter
+    def content(self, value: RecordDict) -> None:
+        self.__dict__["_content"] = value
+
+    @property
+    def has_made_content(self) -> bool:
+        """Whether somebody has read the content, and may have changed it."""
+        return "_content" in self.__dict__
+
+    def has_content(self) -> bool:
+        return True
 
 
 def make_reply(message: Message, content: RecordDict) -> Message:

@@ -54,8 +54,6 @@ class ContinuousMechanism(FloatMechanism):
     ``scale`` is the scale of the noise for inputs in [-1, 1]. Claims are checked against it.
     """
 
-    encodes_coordinates_alone = True
-
     scale: float
     claimed_epsilon: float
     claimed_delta: float

@@ -8,22 +8,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import platformdirs
 
 from fl_privquant._files import replace_file
 from fl_privquant.errors import CertificationError, one_line
+from fl_privquant.mechanisms.base import Mechanism
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
-
-
-class _Storable(Protocol):
-    def to_bytes(self) -> bytes: ...
-
-
-StorableT = TypeVar("StorableT", bound=_Storable)
 
 
 @dataclass(frozen=True)
@@ -51,11 +44,8 @@ class DesignCache:
         return self.directory / f"{hashlib.sha256(spec.encode()).hexdigest()}.design"
 
     def fetch(
-        self,
-        spec: str,
-        build: Callable[[], StorableT],
-        parse: Callable[[bytes], StorableT],
-    ) -> StorableT:
+        self, spec: str, build: Callable[[], Mechanism], parse: Callable[[bytes], Mechanism]
+    ) -> Mechanism:
         """The design that is stored for a spec; if there is none, ``build`` makes it, and it is stored.
 
         Parameters

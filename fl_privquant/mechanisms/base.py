@@ -9,7 +9,7 @@ import math
 import struct
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Self
@@ -27,12 +27,12 @@ from fl_privquant.mechanisms.modular_sum import SumRing, find_narrowest_ring
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, SumLimits, bounded_noise, sum_limits
 from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, WireFormat
 from fl_privquant.privacy_loss.closed_forms import NOT_PRIVATE, response_loss
-from fl_privquant.privacy_loss.composition.compose import NamedLoss
+from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.sums.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss, zero_out_loss
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms, table_update_losses
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate, table_update_losses
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, Unit, View
@@ -71,10 +71,10 @@ class Mechanism(ABC):
     """How the mechanism was designed, for reports."""
 
     kind: ClassVar[str]
-    unit: ClassVar[str] = "coordinate release"
-    """What :attr:`epsilon` covers, in words, in the local view."""
-    norm: ClassVar[str] = "linf"
-    """Norm that the clip bounds: "linf" that of each coordinate, "l2" the Euclidean norm of the update."""
+    unit: ClassVar[Unit] = Unit.COORDINATE
+    """What :attr:`epsilon` covers, in the local view."""
+    norm: ClassVar[UpdateNorm] = UpdateNorm.LINF
+    """The norm that the clip bounds."""
     outputs_floats: ClassVar[bool] = False
     """Whether outputs are floating-point numbers. The guarantee then holds for exact real numbers only."""
     summable: ClassVar[bool] = True
@@ -85,9 +85,6 @@ class Mechanism(ABC):
     """The error text of a mechanism that is not summable: why, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
-    encodes_coordinates_alone: ClassVar[bool] = False
-    """Whether each coordinate is encoded by itself, and takes as many random words as any other. The
-    updates of several clients can then be encoded as one vector."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
@@ -145,7 +142,7 @@ class Mechanism(ABC):
     @property
     def statement(self) -> PrivacyStatement:
         """The privacy statement of one :attr:`unit` in the local view, for people to read."""
-        return PrivacyStatement(self.epsilon, self.delta, Unit(self.unit), method="exact")
+        return PrivacyStatement(self.epsilon, self.delta, self.unit, method="exact")
 
     def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
         """The privacy loss of one :attr:`unit` in that view, with the name of the bound.
@@ -160,23 +157,15 @@ class Mechanism(ABC):
             return NamedLoss(NOT_PRIVATE)
         return NamedLoss(response_loss(self.epsilon, self.delta), "worst distribution")
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """Bounds on the loss of a whole update that may be below the sum of its coordinates' losses.
 
-        With norms, which are in units of the clip, these are all bounds that rest on them. Without norms,
+        With norms these are all bounds that rest on them. Without norms,
         they hold for updates of any norm. The accountant uses the bound with the smallest total.
         """
         return []
 
-    def record_losses(
-        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[tuple[PrivacyLoss, ...]]:
+    def record_losses(self, update: WholeUpdate) -> list[tuple[PrivacyLoss, ...]]:
         """Bounds of what a release tells of one record; each is one loss for each order of neighbors.
 
         They are for updates that are sums over randomly drawn records (:attr:`UpdateNorms.record`). The list
@@ -193,17 +182,21 @@ class Mechanism(ABC):
         """The mechanism that draws handed noise from these seeds; itself if its noise is fresh."""
         return self
 
+    def take_off(self, total: Ints, seeds: Sequence[bytes]) -> Ints:
+        """The sum of codes of a round, less the handed noise of these seeds of the round before."""
+        return total
+
     def round_equivalent_mse(self, lost: float = 0.0) -> float:
         """The variance of fresh noise of a code that would leave the same error in sums of all rounds.
 
-        It is in squared clips; ``lost`` is the fraction of handed noise that is never taken off.
+        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round.
         """
         return self.mse()
 
     @property
     def encodes_whole_updates(self) -> bool:
         """Whether an update is encoded at once, and :attr:`epsilon` spent once for all its coordinates."""
-        return self.unit == Unit.ROUND
+        return self.unit is Unit.ROUND
 
     def releases(self, dimension: int) -> int:
         """How many times :attr:`epsilon` is spent when an update of that many coordinates is encoded."""
@@ -444,8 +437,6 @@ class TableMechanism(LatticeMechanism, kind="table"):
     the codes, certified in exact arithmetic on the very table that is sampled from.
     """
 
-    encodes_coordinates_alone = True
-
     table: CertifiedTable
     claimed_epsilon: float
 
@@ -482,22 +473,15 @@ class TableMechanism(LatticeMechanism, kind="table"):
             dominating_loss(self.table) if whole else zero_out_loss(self.table), relation=relation
         )
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
-        honest = view.honest_count
-        if norms == NO_NORMS and self.num_levels == 2:
-            return poisson_binomial_losses(
-                1, theta_of_two_levels(self.table), self.epsilon, dimension, honest
-            )
-        if norms.l2 is None:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
+        dimension, honest = update.dimension, update.num_honest
+        if update.norms == NO_NORMS and self.num_levels == 2:
+            theta = theta_of_two_levels(self.table)
+            return poisson_binomial_losses(1, theta, self.epsilon, dimension, honest)
+        if update.l2_distance is None:
             return []
-        losses = table_update_losses(self.table, relation.distance * norms.l2, dimension, honest)
-        return [dataclasses.replace(loss, relation=relation) for loss in losses]
+        losses = table_update_losses(self.table, update.l2_distance, dimension, honest)
+        return [dataclasses.replace(loss, relation=update.relation) for loss in losses]
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self.distribution.mae(density)

@@ -19,6 +19,8 @@ class HandedNoise:
     """Honest clients in the sum of each round, at least."""
     num_corrupt: int
     """Corrupt clients of each round, at most."""
+    num_opened: int
+    """Seeds of a round that the server is told, at most, because their receivers are lost."""
 
 
 @dataclass(frozen=True)

@@ -234,12 +234,12 @@ def design(
         parameters["levels"] = levels
     for key in parameters:
         if key not in names:
-            taken = sorted({*names, "bits"} if "levels" in names else names)
+            accepted = sorted({*names, "bits"} if "levels" in names else names)
             raise InvalidSpecError(
                 key,
                 MISSING,
                 f"not a parameter of {name!r}, which takes "
-                f"{', '.join(taken)}{_validation.suggest_nearest(key, taken)}",
+                f"{', '.join(accepted)}{_validation.suggest_nearest(key, accepted)}",
             )
     if "density" in parameters:
         parameters["density"] = as_density(parameters["density"])

@@ -69,8 +69,6 @@ class Spec:
     """Whether designs for a run choose how many bits a code has, whatever number is requested."""
     instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
     """The parameters that define a design if ``epsilon`` is not given."""
-    contained_in: ClassVar[str | None] = None
-    """A mechanism that contains all these designs. If it has less error, this one's search got stuck."""
 
     def __post_init__(self) -> None:
         given = self._given_fields()

@@ -16,14 +16,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import scipy
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fl_privquant._array_types import Floats, Ints
 from fl_privquant.distributions.codebook import Codebook
@@ -79,9 +76,7 @@ class BinSearch:
     """Whether evaluations come with a gradient."""
     advice: str = ""
     """What else helps if nothing is found: the end of the error text."""
-    num_programs: int = field(default=0, init=False)
     best: float = field(default=math.inf, init=False)
-    _tick: Callable[[], None] = field(default=lambda: None, init=False)
 
     def __post_init__(self) -> None:
         if not self.most > self.least:
@@ -92,30 +87,31 @@ class BinSearch:
 
     def continuous(self) -> Codebook:
         """The best values on no particular lattice."""
-        with self._progress():
-            return Codebook.from_values(self._search_shape())
+        values = self._search_shape()
+        self._check_found()
+        return Codebook.from_values(values)
 
     def lattice(self, max_code: int) -> Codebook:
         """The best values with integer codes 0 to at most ``max_code``."""
-        with self._progress():
-            edges = np.full(2, self._clip(self.least * _START_BEYOND))
-            shapes = self._symmetric_shapes(max_code) if self.typical is None else None
-            if shapes is None or len(shapes) > _MANY_SHAPES:
-                values = self._search_shape()
-                edges = np.array([-values[0], values[-1]])
-                shapes = self._round_codes(values, max_code)
-                if self._bent:
-                    # Programs of these families are slow, so only the lattices that fit best are tried.
-                    shapes.sort(key=lambda shape: float(np.abs(_values(shape, edges) - values).max()))
-                    shapes = shapes[:_FINALISTS]
-                worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
-                finalists = _FINALISTS if self.has_gradient and not self._bent else 1
-                shapes = sorted(shapes, key=lambda shape: worth[shape])[:finalists]
-            scaled = [(shape, *self._search_edges(shape, edges)) for shape in shapes]
-            shape, edges, worth_found = min(scaled, key=lambda entry: entry[2])
-            if self.has_gradient and not self._bent:
-                shape, edges = self._climb(shape, edges, worth_found, max_code)
-            return Codebook(np.array(shape), float(edges.sum()) / shape[-1], -float(edges[0]))
+        edges = np.full(2, self._clip(self.least * _START_BEYOND))
+        shapes = self._symmetric_shapes(max_code) if self.typical is None else None
+        if shapes is None or len(shapes) > _MANY_SHAPES:
+            values = self._search_shape()
+            edges = np.array([-values[0], values[-1]])
+            shapes = self._round_codes(values, max_code)
+            if self._bent:
+                # Programs of these families are slow, so only the lattices that fit best are tried.
+                shapes.sort(key=lambda shape: float(np.abs(_values(shape, edges) - values).max()))
+                shapes = shapes[:_FINALISTS]
+            worth = {shape: self._worth(_values(shape, edges)) for shape in shapes}
+            finalists = _FINALISTS if self.has_gradient and not self._bent else 1
+            shapes = sorted(shapes, key=lambda shape: worth[shape])[:finalists]
+        scaled = [(shape, *self._search_edges(shape, edges)) for shape in shapes]
+        shape, edges, worth_found = min(scaled, key=lambda entry: entry[2])
+        if self.has_gradient and not self._bent:
+            shape, edges = self._climb(shape, edges, worth_found, max_code)
+        self._check_found()
+        return Codebook(np.array(shape), float(edges.sum()) / shape[-1], -float(edges[0]))
 
     def _search_shape(self) -> Floats:
         descents = []
@@ -298,31 +294,18 @@ class BinSearch:
         return self._evaluate(values).objective
 
     def _evaluate(self, values: Floats) -> Evaluation:
-        self.num_programs += 1
         try:
             evaluation = self.evaluate(values)
         except InfeasibleDesignError:
             evaluation = Evaluation(_INFEASIBLE)
         self.best = min(self.best, evaluation.objective)
-        self._tick()
         return evaluation
 
     def _clip(self, edge: float) -> float:
         return float(np.clip(edge, self.least, self.most))
 
-    @contextmanager
-    def _progress(self) -> Iterator[None]:
-        console = Console(stderr=True)
-        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("searching bins", total=None)
-
-            def tick() -> None:
-                text = f"searching bins: {self.num_programs} programs solved, best {self.best:.5g}"
-                progress.update(task, description=text)
-
-            self._tick = tick
-            yield
+    def _check_found(self) -> None:
+        """Raise InfeasibleDesignError if there was no distribution for any values that were tried."""
         if self.best >= _INFEASIBLE:
             raise InfeasibleDesignError(
                 f"no {self.levels} bins up to {self.most:.6g} were found for this family and epsilon; raise "

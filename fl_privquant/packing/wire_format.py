@@ -84,12 +84,11 @@ class WireFormat(ABC):
 
     def add_codes(self, payload: bytes, total: Ints) -> None:
         """Add the :meth:`codes` of a payload to a vector, in place; a bad payload adds nothing."""
-        total += self.codes(self.unpack(payload))
+        self.add_drawn(self.unpack(payload), total)
 
-    def add_drawn(self, drawn: Array, total: Ints) -> None:
-        """Add the :meth:`codes` of several encoded updates, one in each row, to a vector, in place."""
-        for encoded in drawn:
-            total += self.codes(encoded)
+    def add_drawn(self, encoded: Array, total: Ints) -> None:
+        """Add the :meth:`codes` of an encoded update to a vector, in place."""
+        total += self.codes(encoded)
 
     def estimate(self, payload: bytes) -> Array:
         """Estimates of the coordinates that were encoded."""
@@ -119,16 +118,10 @@ class PackedIndices(WireFormat):
     def unpack(self, payload: bytes) -> Array:
         return unpack_indices(payload, self.num_levels, self.dimension)
 
-    def add_codes(self, payload: bytes, total: Ints) -> None:
+    def add_drawn(self, encoded: Array, total: Ints) -> None:
         from fl_privquant.packing._loops import add_codes
 
-        add_codes(self.unpack(payload), self._level_codes, total)
-
-    def add_drawn(self, drawn: Array, total: Ints) -> None:
-        from fl_privquant.packing._loops import add_codes
-
-        for encoded in drawn:
-            add_codes(encoded, self._level_codes, total)
+        add_codes(encoded, self._level_codes, total)
 
     def estimate(self, payload: bytes) -> Array:
         from fl_privquant.packing._loops import look_up

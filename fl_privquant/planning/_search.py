@@ -7,11 +7,11 @@ error of their mean is
     E(b, k) + (d / k - 1) s.
 
 E(b, k) is the error of the mechanism with b bits for k coordinates. The second term is the error by
-coordinates that are not sent; s is the squared norm of an update, divided by the error of a central Gaussian.
-(The clip of the kept norm adds a little: :func:`~fl_privquant.optimize.sums.coordinate_clip.error_of_kept`.)
-A client sends k
-times as many bits as the sum of a coordinate takes. With more bits the mechanism has less error, so that
-fewer coordinates are enough, but their sums are wider.
+coordinates that are not sent; s is the squared norm of an update, divided by the error of a central
+Gaussian. (The clip of the kept norm adds a little:
+:func:`~fl_privquant.optimize.sums.coordinate_clip.error_of_kept`.) A client sends k times as many bits as
+the sum of a coordinate takes. With more bits the mechanism has less error, so that fewer coordinates are
+enough, but their sums are wider.
 
 Mechanisms that can estimate their error and width (:meth:`~fl_privquant.mechanisms.spec.Spec.estimate`)
 are compared by these estimates. The chosen one is then designed and certified, and k is changed until the

@@ -249,15 +249,15 @@ class PoissonSampling(ClientSampling):
         self._check_sums(aggregation)
         if plan is not None and self.min_clients is not None:
             planned = aggregation.view(plan.target.num_clients).honest_count
-            fewest = _find_worst_size(self.min_clients, aggregation)
-            honest = aggregation.view(fewest).honest_count
+            worst = _find_worst_size(self.min_clients, aggregation)
+            honest = aggregation.view(worst).honest_count
             if honest < planned:
                 raise InvalidSpecError(
                     "min_clients",
                     MISSING,
-                    f"a round of {fewest} clients has {honest} honest ones, fewer than the {planned} "
+                    f"a round of {worst} clients has {honest} honest ones, fewer than the {planned} "
                     "that the plan assumes",
-                    f"raise min_clients ({self.min_clients}), or plan with num_clients={fewest}",
+                    f"raise min_clients ({self.min_clients}), or plan with num_clients={worst}",
                 )
 
     def _check_sums(self, aggregation: Aggregation) -> None:

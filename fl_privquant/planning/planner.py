@@ -33,6 +33,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms_for, design, get_entry, pilot_mechanism
 from fl_privquant.optimize.requirements import MAX_CLIENTS, RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import error_of_mean
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, Unit
 
@@ -278,7 +279,7 @@ class _GridSearch:
             return None
         self.reason = f"costs {statement.brief} even with {mechanism.statement.brief}"
         clip = "coordinate"
-        if mechanism.norm == "l2":
+        if mechanism.norm is UpdateNorm.L2:
             clip = "L2"
         elif statement.norms:
             clip = f"{statement.norms[0].upper()} and coordinate"
@@ -315,7 +316,7 @@ def _bits_sent(mechanism: Mechanism, requirements: RunRequirements) -> float:
 
 def _error_of_mean(mechanism: Mechanism, requirements: RunRequirements) -> float:
     """The error of one coordinate of the mean update, in units of clip^2; see :class:`PlannedDesign`."""
-    if mechanism.norm == "l2":
+    if mechanism.norm is UpdateNorm.L2:
         # Its error is in units of the ball's radius: the norm bound, or that of the ball around the cube.
         radius = math.sqrt(requirements.dimension) if requirements.norms.l2 is None else requirements.norms.l2
         return mechanism.mse() * radius**2 / requirements.survivors

@@ -3,7 +3,8 @@
 A few clients cannot hide one another, but they can hide their records. Each of them, a *silo*, sends a sum
 over randomly drawn records through the secure sum, with its share of the noise
 (:class:`~fl_privquant.codec.record_sampling.RecordSampling`). What is opened is the sum of central DP-SGD
-with the noise of all honest silos, so that a plan is a noise multiplier, and a lattice for it.
+with the noise of all honest silos, so that a plan is a noise multiplier, and a lattice for it. Without
+secure sums each silo adds all of the noise by itself, as with DP-SGD in each client.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ _CLOSE = 1e-5
 _MAX_STEPS = 12
 # The example of collusion that a plan states.
 _COLLUDING = 2
-_LEAST_HONEST = 2
+_MIN_HONEST = 2
+_ALONE = (
+    "Each silo adds all of the noise by itself, so that no other silo has to be honest; with secure sums "
+    "silos share it, and the model is much better."
+)
 _NO_LIMIT = (
     "The share of the noise of one of so many silos certifies nothing by itself, so that this limit allows "
     "any noise, or none: the server is trusted to ask for the noise of the plan."
@@ -78,8 +83,13 @@ class RecordPlan(Plan):
         return self.encoding.records
 
     @property
+    def sums_only(self) -> bool:
+        """Whether the server sees sums over silos only, which share the noise."""
+        return self.aggregation.view(self.target.num_clients) != LOCAL
+
+    @property
     def num_honest(self) -> int:
-        """Number of honest silos whose noise is counted."""
+        """Number of honest silos whose noise is counted; 1 without secure sums."""
         return self.aggregation.view(self.target.num_clients).honest_count
 
     @property
@@ -192,19 +202,21 @@ class RecordPlan(Plan):
 def _describe(plan: RecordPlan) -> list[str]:
     target, sampling, mechanism = plan.target, plan.sampling, plan.sent_mechanism
     silos, honest, policy = target.num_clients, plan.num_honest, plan.client_policy_as_code
+    shares = (
+        f"its share of the noise, for {pluralize(honest, 'honest silo')}," if plan.sums_only else "all noise"
+    )
     return [
         f"Target: {plan.target.statement(plan.statement.view).brief}, {target.rounds_in_words} of "
         f"{pluralize(silos, 'silo')} with {target.records:,} records together.",
         f"A record spends {plan.statement.brief}; if it were replaced by another, "
         f"{plan.other_statement.brief}.",
         f"A whole silo (a hospital, say) is not protected: {plan.silo_statement.brief}.",
-        _describe_collusion(plan),
+        _describe_collusion(plan) if plan.sums_only else _ALONE,
         "A person with records in several silos is not covered. A silo knows its own records.",
         f"Each silo draws each of its records with probability {sampling.rate:g}, anew in each round and in "
         f"secret, clips the gradient of each to L2 norm {sampling.clip:g}, adds them up, and divides by "
         f"{sampling.divisor:g}, however many it has or drew. It sends in every round, even if it drew none.",
-        f"It adds its share of the noise with {mechanism.name}, for {pluralize(honest, 'honest silo')}. "
-        f"{plan.verdict}",
+        f"It adds {shares} with {mechanism.name}. {plan.verdict}",
         f"It sends {pluralize(plan.bytes_per_round, 'byte')} per round, for "
         f"{pluralize(plan.dimension, 'coordinate')}.",
         "In the client: from fl_privquant.torch import record_update; update = record_update(message, model, "
@@ -241,6 +253,7 @@ def plan_records(
         Largest L2 norm of the gradient of a record.
     aggregation
         What the server sees; by default a secure sum with a tenth of silos corrupt, and none lost.
+        Without sums (``SumOfCodes``) each silo adds all of the noise.
 
     Raises
     ------
@@ -250,8 +263,9 @@ def plan_records(
     dimension = _validation.check_integer("dimension", dimension, 1)
     l2_clip = _validation.check_positive("l2_clip", l2_clip)
     aggregation = SecureSum(dropout_fraction=0.0) if aggregation is None else aggregation
-    honest = aggregation.view(target.num_clients).honest_count
-    if honest < _LEAST_HONEST:
+    view = aggregation.view(target.num_clients)
+    honest = view.honest_count
+    if honest < _MIN_HONEST and view != LOCAL:
         raise InvalidSpecError(
             "num_clients",
             target.num_clients,
@@ -325,9 +339,12 @@ def _make_plan(
     # Every silo that stays adds its noise; the mean divides by their number.
     stay = target.num_clients - aggregation.num_lost(target.num_clients)
     error = mechanism.mse() * clip**2 / stay
-    bits = mechanism.sum_ring(target.num_clients, dimension).bits
-    if aggregation.has_exact_sums:
+    if aggregation.view(target.num_clients) == LOCAL:
+        bits = mechanism.sum_bits(1)
+    elif aggregation.has_exact_sums:
         bits = mechanism.sum_bits(target.num_clients)
+    else:
+        bits = mechanism.sum_ring(target.num_clients, dimension).bits
     planner = _Planner(target, dimension, sampling.clip, mechanism.name, bits, clip, aggregation, {})
     none = PrivacyStatement(0.0, 0.0, unit=target.budget.unit)
     draft = RecordPlan(

@@ -354,14 +354,14 @@ class Target:
             )
         aggregation = SecureSum() if aggregation is None else aggregation
         name = mechanism or default_mechanisms(not aggregation.view(self.num_clients).is_local)[0]
-        taken = get_entry(name).spec.parameter_names()
+        accepted = get_entry(name).spec.parameter_names()
         for key in parameters:
-            if key not in taken:
+            if key not in accepted:
                 raise InvalidSpecError(
                     key,
                     MISSING,
                     f"neither an argument of plan, which takes {', '.join(_PLAN_ARGUMENTS)}, nor a "
-                    f"parameter of {name!r}{_validation.suggest_nearest(key, (*_PLAN_ARGUMENTS, *taken))}",
+                    f"parameter of {name!r}{_validation.suggest_nearest(key, (*_PLAN_ARGUMENTS, *accepted))}",
                 )
         given = (dimension, l2_clip, name, max_bits, clip, aggregation, parameters)
         return _Planner(self, *given, metrics or {})
@@ -437,9 +437,9 @@ class _Planner:
         bits = range(1, self.max_bits + 1)
         if get_entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]
-        fewest = max(_KEPT_PER_EXTRA * self.num_extra(1), 1)
+        min_kept = max(_KEPT_PER_EXTRA * self.num_extra(1), 1)
         search = JointSearch(
-            self.dimension, bits, signal, self.make_plan, self._estimate_plan, progress, fewest
+            self.dimension, bits, signal, self.make_plan, self._estimate_plan, progress, min_kept
         )
         if max_error is not None:
             return search.within_error(_validation.check_positive("max_error", max_error))
@@ -467,8 +467,7 @@ class _Planner:
         if ratio**2 <= extra:
             raise InfeasibleDesignError(
                 f"private_metrics: metrics and vote take {pluralize(extra, 'coordinate')}, and the norm that "
-                f"a "
-                f"client may send leaves no room for them beside an update of "
+                f"a client may send leaves no room for them beside an update of "
                 f"{pluralize(self.dimension, 'coordinate')}; leave some metrics out"
             )
         return math.sqrt(ratio**2 - extra) if extra else ratio
@@ -579,8 +578,9 @@ class Plan:
             error = variance * error_of_kept(own / variance, spread, kept, dimension, share)
             # The design's central Gaussian is for the kept coordinates; this one is for all of them.
             central = None if central is None else central * dimension / (kept * share**2)
-        made = (design.statement, error, design.bytes_per_round, central)
-        return cls(planner.target, encoding, planner.aggregation, dimension, *made, max_bits, planner, design)
+        figures = (design.statement, error, design.bytes_per_round, central)
+        of_target = (planner.target, encoding, planner.aggregation, dimension)
+        return cls(*of_target, *figures, max_bits, planner, design)
 
     @cached_property
     def other_statement(self) -> PrivacyStatement:

@@ -6,7 +6,7 @@ from fl_privquant.privacy_loss.composition.compose import Bound, Composition, Na
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.composition.renyi import Part
 from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, find_correlation
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms, WholeUpdate
 
 __all__ = [
     "NOT_PRIVATE",
@@ -19,6 +19,7 @@ __all__ = [
     "PrivacyLoss",
     "RoundSchedule",
     "UpdateNorms",
+    "WholeUpdate",
     "compose_epsilon",
     "find_correlation",
     "gaussian_delta",

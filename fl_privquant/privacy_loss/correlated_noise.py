@@ -204,14 +204,19 @@ class LagNoise:
         costs = self.squared_sensitivities(schedule)
         return float((costs / np.arange(1, costs.size + 1)).max())
 
-    def model_variance(self, schedule: RoundSchedule, lost: float = 0.0) -> float:
+    def model_variance(self, schedule: RoundSchedule, lost: float = 0.0, opened: float = 0.0) -> float:
         """The mean variance of a coordinate of the models of all rounds.
 
-        ``lost`` is the fraction of noise that the next round does not take off.
+        ``lost`` is the fraction of noise that stays, and ``opened`` the fraction that the server takes off
+        whole in the next round, because it is told that noise.
         """
         whole, moved, product = schedule.workload_moments
-        linked = whole - 2.0 * self.correlation * product + self.correlation**2 * moved
-        return (1.0 - lost) * linked + (lost + self.private) * whole
+
+        def linked(correlation: float) -> float:
+            return whole - 2.0 * correlation * product + correlation**2 * moved
+
+        taken_off = (1.0 - lost - opened) * linked(self.correlation) + opened * linked(1.0)
+        return taken_off + (lost + self.private) * whole
 
 
 def error_ratio(
@@ -221,6 +226,7 @@ def error_ratio(
     participations: int | None = None,
     not_counted: float = 0.0,
     lost: float = 0.0,
+    opened: float = 0.0,
 ) -> float:
     """The mean squared error of models over that with independent noise, for the same privacy loss.
 
@@ -233,8 +239,8 @@ def error_ratio(
     not_counted
         Variance of further noise that is fresh in each round and does not count for privacy, in units of that
         of z: rounding errors.
-    lost
-        The fraction of noise that the next round does not take off.
+    lost, opened
+        The fractions of noise that stay, and that the server is told and takes off in the next round.
 
     >>> schedule = RoundSchedule(rounds=100, rounds_apart=10)
     >>> round(error_ratio(schedule, LagNoise(0.8)), 3)
@@ -244,7 +250,7 @@ def error_ratio(
     if participations is not None and not 1 <= participations <= most:
         raise InvalidSpecError("participations", participations, f"is outside 1..{most} of the schedule")
     added = LagNoise(noise.correlation, noise.private + not_counted)
-    variance = added.model_variance(schedule, lost)
+    variance = added.model_variance(schedule, lost, opened)
     # Independent noise costs 1 for each participation.
     return noise.participation_cost(schedule) * variance / schedule.workload_moments[0]
 
@@ -255,6 +261,7 @@ def find_correlation(
     private: float = 0.0,
     not_counted: float = 0.0,
     lost: float = 0.0,
+    opened: float = 0.0,
 ) -> float:
     """The correlation, a multiple of 1 / 64, with the least :func:`error_ratio`; 0 where none gains.
 
@@ -264,7 +271,7 @@ def find_correlation(
 
     def error(correlation: float) -> float:
         noise = LagNoise(correlation, private)
-        return error_ratio(schedule, noise, not_counted=not_counted, lost=lost)
+        return error_ratio(schedule, noise, not_counted=not_counted, lost=lost, opened=opened)
 
     if schedule.rounds_apart == 1:
         return 0.0

@@ -35,6 +35,7 @@ from fl_privquant.privacy_loss.sums.gaussian_bound import (
     certify_sum,
 )
 from fl_privquant.privacy_loss.tables.renyi_by_distance import renyi_per_squared_distance
+from fl_privquant.statement import LOCAL, Relation, View
 
 _FLOAT_ROOM = 1.0 + 1e-9
 
@@ -84,6 +85,26 @@ class NormBound:
 
 NO_NORMS = UpdateNorms()
 """Updates of any norm."""
+
+
+@dataclass(frozen=True)
+class WholeUpdate:
+    """What the loss of a client's whole update depends on, besides the mechanism."""
+
+    norms: UpdateNorms
+    dimension: int
+    view: View = LOCAL
+    relation: Relation = Relation.REPLACE_ONE
+
+    @property
+    def num_honest(self) -> int:
+        """Honest clients in the sum; 1 in the local view."""
+        return self.view.honest_count
+
+    @property
+    def l2_distance(self) -> float | None:
+        """The largest L2 distance of two neighboring updates, in clips; None where no norm bounds it."""
+        return None if self.norms.l2 is None else self.relation.distance * self.norms.l2
 
 
 def table_update_losses(

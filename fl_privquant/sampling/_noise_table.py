@@ -2,10 +2,9 @@
 
 A distribution with P[X = k] = P[X = -k] and falling ratios P[X = k+1] / P[X = k] (all three noises of
 :mod:`fl_privquant.sampling.integer_noise`) is determined by those ratios. They are computed in fixed point
-of 256
-bits, always rounded down, together with a bound of the error, so that every probability is known to lie
-between two integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is below
-2^-100.
+of 256 bits, always rounded down, together with a bound of the error, so that every probability is known to
+lie between two integers. The magnitude |X| is then tabulated in units of 2^-127 and cut where the rest is
+below 2^-100.
 
 Guarantee: :attr:`NoiseTable.total_variation` bounds the total-variation distance between the table
 and the ideal distribution, in exact arithmetic. For N draws together it is at most N times as large.

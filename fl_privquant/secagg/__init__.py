@@ -34,10 +34,10 @@ whom the server chooses*: it can leave out honest ones. So a client's ``min_clie
 
 **The server** learns the sum of the codes of the clients whose input arrived, who they are, and when others
 were lost. About the honest clients it learns the sum of their codes and nothing else, even together with C
-corrupt clients that follow the protocol. This fails with a probability of at most ``max_security_failure``
-(2^-40) per round over the drawing of the graph (:mod:`fl_privquant.secagg.graph.parameters`), as long as
-X25519, HKDF-SHA256, SHAKE-256 and AES-256 hold. What the sum itself reveals about a client is bounded by the
-differential privacy of the mechanism.
+corrupt clients that follow the protocol. This fails with a probability of at most 2^-40 per round over
+the drawing of the graph (:mod:`fl_privquant.secagg.graph.parameters`), as long as X25519, HKDF-SHA256,
+SHAKE-256 and AES-256 hold. What the sum itself reveals about a client is bounded by the differential privacy
+of the mechanism.
 
 **A client** learns the ids and public keys of its neighbors and which of them were lost; in signed rounds it
 learns the ids of all clients and of all that were lost. It learns no sum.
@@ -59,9 +59,8 @@ whom were sent the same invitation, list of clients, request and model:
 - *The graph cannot be chosen.* A client gets the list of all clients, each of which it knows, none twice. It
   draws the graph itself, from this list and from the root of a tree of all keys that holds its own
   (:mod:`fl_privquant.secagg.graph.roster_tree`). The server can try many graphs, by keys of its corrupt
-  clients or
-  by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 360 clients (at fractions of a
-  tenth) every graph is good.
+  clients or by leaving somebody out: the odds of 2^-40 hold after 2^40 tries. Up to 360 clients (at
+  fractions of a tenth) every graph is good.
 - *The server can choose whom it calls lost*, once it knows the graph. The honest survivors stay connected
   whoever is lost (:mod:`fl_privquant.secagg.graph.parameters`), so that no sum of a part of them opens.
 - *All are told the same.* Masks are derived from a digest of everything that a client was told: where two
@@ -85,9 +84,8 @@ corrected, up to half of those beyond the threshold, and their senders named; op
 a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that sends a wrong
 input, and is not named.
 
-**Dropouts.** With up to D lost clients the sum is opened with a probability of 1 -
-``max_correctness_failure``; with more, the round ends without a sum, nothing is released, and the next round
-starts afresh.
+**Dropouts.** With up to D lost clients the sum is opened with a probability of 1 - 2^-20; with more, the
+round ends without a sum, nothing is released, and the next round starts afresh.
 
 **One state, one answer.** A client answers each stage once, from whichever copy of its state
 (:mod:`fl_privquant.secagg._answer_log`). A process remembers what it has answered; with

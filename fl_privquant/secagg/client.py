@@ -149,8 +149,7 @@ class ClientRound(ClientState):
             if len(self._held_shares) < graph.threshold:
                 raise SecureAggregationError(
                     f"{len(self._held_shares) - 1} neighbors are left: with this client fewer than the "
-                    f"threshold "
-                    f"{graph.threshold}"
+                    f"threshold {graph.threshold}"
                 )
             self._members = listed if self._all_clients else ()
             self._masks_digest = masks_digest(self._graph_digest, self._members, context)
@@ -288,10 +287,11 @@ class ClientRound(ClientState):
         """
         graph = self._graph_parameters()
         self._policy.check_survivors(graph.num_clients, len(places))
-        fewest = cached_graph(self._graph_digest, graph).min_holders(places)
-        if fewest < graph.threshold:
+        min_holders = cached_graph(self._graph_digest, graph).min_holders(places)
+        if min_holders < graph.threshold:
             raise SecureAggregationError(
-                f"one of the survivors has {fewest} holders among them, below the threshold {graph.threshold}"
+                f"one of the survivors has {min_holders} holders among them, below the threshold "
+                f"{graph.threshold}"
             )
 
     def _check_confirmations(self, message: messages.UnmaskRequest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,10 +16,15 @@ from fl_privquant.errors import InvalidSpecError, SecureAggregationError, plural
 from fl_privquant.packing.pack import MAX_WIDTH
 from fl_privquant.secagg._wire import ClientMessage
 from fl_privquant.secagg.crypto import keys
-from fl_privquant.secagg.graph.parameters import MIN_NEIGHBORS, GraphParameters, security_failure
+from fl_privquant.secagg.graph.parameters import (
+    MAX_SECURITY_FAILURE,
+    MIN_NEIGHBORS,
+    GraphParameters,
+    security_failure,
+)
 from fl_privquant.secagg.messages import Confirmation, Invitation
 from fl_privquant.secagg.signed.transcript import known_digest
-from fl_privquant.secagg.signed.witnesses import quorum_size, witness_failure
+from fl_privquant.secagg.signed.witnesses import WITNESS_FAILURE, quorum_size
 
 
 @_validation.check_argument_names
@@ -39,13 +43,10 @@ class ClientPolicy:
     min_clients
         The fewest clients of a round. The default is for simulations.
     corrupt_fraction
-        Share of the clients of a round that may work together with the server, rounded up.
+        Fraction of the clients of a round that may work together with the server, rounded up.
     dropout_fraction
-        Share of the clients of a round that may be lost, rounded up. If more are lost, this client does not
-        help to open the sum.
-    max_security_failure
-        Largest odds that the graph fails to protect a round. ``math.inf`` accepts any graph and protects
-        nobody: it is for measurements and tests.
+        Fraction of the clients of a round that may be lost, rounded up. If more are lost, this client does
+        not help to open the sum.
     server_may_lie
         Whether the graph must protect both secrets of a client even if the server tells clients different
         things about who was lost. Clients with ``known_identities`` always demand it. It makes a difference
@@ -65,7 +66,6 @@ class ClientPolicy:
     min_clients: Annotated[int, _validation.integer_between(2, 1 << 32)] = 3
     corrupt_fraction: Annotated[float, check_fraction] = 0.1
     dropout_fraction: Annotated[float, check_fraction] = 0.1
-    max_security_failure: Annotated[float, _validation.number_between("(0, inf]")] = 2.0**-40
     server_may_lie: bool = False
     identity: Ed25519PrivateKey | None = field(default=None, repr=False)
     known_identities: Mapping[int, keys.Identity] | None = field(default=None, repr=False)
@@ -99,7 +99,7 @@ class ClientPolicy:
         21
         """
         corrupt = count_clients(self.corrupt_fraction, num_clients)
-        return quorum_size(num_clients, num_witnesses, corrupt, witness_failure(self.max_security_failure))
+        return quorum_size(num_clients, num_witnesses, corrupt, WITNESS_FAILURE)
 
     @cached_property
     def known(self) -> bytes:
@@ -138,8 +138,6 @@ class ClientPolicy:
             graph = GraphParameters(num_clients, num_neighbors, threshold, spread)
         except InvalidSpecError as error:
             raise SecureAggregationError(str(error)) from None
-        if math.isinf(self.max_security_failure):
-            return
         least = min(num_clients - 1, MIN_NEIGHBORS)
         if num_neighbors < least:
             raise SecureAggregationError(
@@ -148,11 +146,11 @@ class ClientPolicy:
             )
         assumed = {"corrupt_fraction": self.corrupt_fraction, "dropout_fraction": self.dropout_fraction}
         odds = security_failure(graph, server_may_lie=self.server_may_lie, signed=self.signed, **assumed)
-        if not odds <= self.max_security_failure:
+        if not odds <= MAX_SECURITY_FAILURE:
             raise SecureAggregationError(
                 f"threshold {threshold} of {num_neighbors + 1} holders among {num_clients} clients: the odds "
-                f"of a failure are up to {odds:.2g}, above this client's max_security_failure "
-                f"({self.max_security_failure:.2g}) at its corrupt_fraction ({self.corrupt_fraction}) and "
+                f"of a failure are up to {odds:.2g}, above {MAX_SECURITY_FAILURE:.2g}, at this client's "
+                f"corrupt_fraction ({self.corrupt_fraction}) and "
                 f"dropout_fraction ({self.dropout_fraction})"
             )
 

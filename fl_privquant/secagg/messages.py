@@ -89,15 +89,14 @@ class RosterEntry:
 class Roster(Message):
     """Who takes part, the keys of the client's neighbors, the threshold, and what the graph follows from.
 
-    In signed rounds the client is told all ``num_clients`` clients: as those ``present`` among the increasing
-    ids on its own list of known clients, or by their ``ids``, if its list is not the server's or these are
-    shorter. It draws the graph itself, and ``public_keys`` are those of its neighbors, by increasing ids.
-    ``identities`` are the identity keys of the neighbors in ``identified``: of those that have several keys,
-    or of all if the client's list is not the server's. ``path`` leads from the client's own leaf to the
-    root of the tree of all keys (:mod:`fl_privquant.secagg.graph.roster_tree`); on a complete graph the
-    client
-    knows all leaves, and the path is empty. The first ``num_witnesses`` clients of the graph's first order
-    are those whose confirmations count.
+    In signed rounds the client is told all ``num_clients`` clients: as those ``present`` among the
+    increasing ids on its own list of known clients, or by their ``ids``, if its list is not the server's or
+    these are shorter. It draws the graph itself, and ``public_keys`` are those of its neighbors, by
+    increasing ids. ``identities`` are the identity keys of the neighbors in ``identified``: of those that
+    have several keys, or of all if the client's list is not the server's. ``path`` leads from the client's
+    own leaf to the root of the tree of all keys (:mod:`fl_privquant.secagg.graph.roster_tree`); on a
+    complete graph the client knows all leaves, and the path is empty. The first ``num_witnesses`` clients of
+    the graph's first order are those whose confirmations count.
 
     In rounds that are not signed ``ids`` are the holders of the client's secrets, itself among them, and
     ``path`` is the digest of the list of all clients, unless the graph is complete.
@@ -129,7 +128,7 @@ class SharedSeeds(ClientMessage):
     ``corrections`` are what the derived shares of the others are off by, without the client itself, by
     increasing ids. ``sealed_roots`` are the roots of the masks with the neighbors, by increasing ids, which
     open with the wrapping seed (:func:`~fl_privquant.secagg.crypto.keys.wrap`). By the commitments to the two
-    seeds the server recognises the right seeds later.
+    seeds the server recognizes the right seeds later.
     """
 
     KIND = 4

@@ -63,7 +63,7 @@ class ServerRound:
         server.mask_requests()     -> {client: bytes}; clients send MaskedInputs
         server.survivor_lists()    -> {client: bytes}; clients send Confirmations, in signed rounds only
         server.unmask_requests()   -> {client: bytes}; clients send UnmaskReplies
-        server.finish()            -> OpenedSum
+        server.finish()            -> UnmaskedSum
 
     A client from which no valid message came in a stage counts as lost. Closing a stage raises
     SecureAggregationError when too few clients are left: nothing was released, and this round is over.

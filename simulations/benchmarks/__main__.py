@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fl_privquant.cli import program
-from simulations.benchmarks import encoding, planning, records, rounds
+from simulations.benchmarks import cohorts, encoding, planning, records, rounds
 from simulations.benchmarks.harness import Benchmark, Ratio, print_ratios, write_results
 
 BENCHMARKS = {
@@ -24,7 +24,10 @@ BENCHMARKS = {
     "secure_sum": Benchmark(rounds.secure_sum, {"num_clients": (10,), "coordinates": (10**3,), "rounds": 1}),
     "handshake": Benchmark(rounds.handshake, {"num_clients": (10,), "coordinates": 100}),
     "record_gradients": Benchmark(records.record_gradients, {"batch": 8, "turns": 1}),
-    "cohorts": Benchmark(rounds.cohorts, {"num_clients": 20, "rounds": 3}),
+    "cohorts": Benchmark(cohorts.cohorts, {"num_clients": 20, "rounds": 3}),
+    "pfl": Benchmark(cohorts.pfl, {"num_clients": 20, "rounds": 3}),
+    "training": Benchmark(cohorts.training, {"num_clients": 2, "examples": 40, "rounds": 1}),
+    "million": Benchmark(cohorts.million, {"num_clients": 1000}),
     "engines": Benchmark(rounds.engines, {"num_clients": 4, "rounds": 2}),
 }
 """Every benchmark by name, with small sizes for a quick trial."""

@@ -21,9 +21,8 @@ from fl_privquant.privacy_loss.correlated_noise import (
 SCHEDULES = (RoundSchedule(100, 10), RoundSchedule(100, 50), RoundSchedule(100, 4), RoundSchedule(200, 20))
 
 
-def banded_error(schedule: RoundSchedule, bands: int, toeplitz: Any) -> float:
-    """The error of jax-privacy's best banded Toeplitz matrix, over that of fresh noise."""
-    coefficients = toeplitz.optimize_banded_toeplitz(schedule.rounds, bands)
+def error_by_jax(schedule: RoundSchedule, coefficients: Any, toeplitz: Any) -> float:
+    """The error of a strategy matrix with these Toeplitz coefficients, over that of fresh noise."""
     sensitivity = toeplitz.minsep_sensitivity_squared(
         coefficients, schedule.rounds_apart, schedule.max_participations, n=schedule.rounds
     )
@@ -32,35 +31,47 @@ def banded_error(schedule: RoundSchedule, bands: int, toeplitz: Any) -> float:
     return float(sensitivity * variance / independent)
 
 
-def lag_error_by_jax(schedule: RoundSchedule, correlation: float, toeplitz: Any) -> float:
-    """The error of one lag by jax-privacy's functions, which must be our own figure."""
+def lag_coefficients(schedule: RoundSchedule, correlation: float, toeplitz: Any) -> Any:
+    """The strategy matrix of one lag, whose error by jax-privacy must be our own figure."""
     noising = toeplitz.pad_coefs_to_n(toeplitz.jnp.array([1.0, -correlation]), schedule.rounds)
-    coefficients = toeplitz.inverse_coef(noising, schedule.rounds)
-    sensitivity = toeplitz.minsep_sensitivity_squared(
-        coefficients, schedule.rounds_apart, schedule.max_participations, n=schedule.rounds
+    return toeplitz.inverse_coef(noising, schedule.rounds)
+
+
+def blt_coefficients(schedule: RoundSchedule, buffered: Any) -> Any:
+    """The best buffered linear Toeplitz matrix (BLT) for the mean error."""
+    blt = buffered.optimize(
+        n=schedule.rounds,
+        min_sep=schedule.rounds_apart,
+        max_participations=schedule.max_participations,
+        error="mean",
     )
-    variance = toeplitz.per_query_error(noising_coef=noising, n=schedule.rounds).mean()
-    independent = schedule.max_participations * 0.5 * (schedule.rounds + 1)
-    return float(sensitivity * variance / independent)
+    return blt.toeplitz_coefs(schedule.rounds)
 
 
 def main() -> None:
     """Print a table of errors."""
     try:
         jax = import_module("jax")
-        toeplitz = import_module("jax_privacy.matrix_factorization.toeplitz")
+        toeplitz, buffered = (
+            import_module(f"jax_privacy.matrix_factorization.{name}")
+            for name in ("toeplitz", "buffered_toeplitz")
+        )
     except ImportError as error:
         raise SystemExit(f"{error}: install jax-privacy, in an environment of its own") from error
     jax.config.update("jax_enable_x64", True)
-    print("rounds apart  correlation  one lag  by jax-privacy  banded, as many bands as rounds apart")
+    print("rounds apart  correlation  one lag  by jax-privacy  BLT     banded, as many bands as rounds apart")
     for schedule in SCHEDULES:
         correlation = find_correlation(schedule)
-        ours = error_ratio(schedule, LagNoise(correlation))
-        theirs = lag_error_by_jax(schedule, correlation, toeplitz)
-        banded = banded_error(schedule, schedule.rounds_apart, toeplitz)
+        banded = toeplitz.optimize_banded_toeplitz(schedule.rounds, schedule.rounds_apart)
+        others = (
+            lag_coefficients(schedule, correlation, toeplitz),
+            blt_coefficients(schedule, buffered),
+            banded,
+        )
+        lag, blt, best = (error_by_jax(schedule, matrix, toeplitz) for matrix in others)
         print(
-            f"{schedule.rounds:6} {schedule.rounds_apart:5}  {correlation:11.4f}  {ours:7.4f}  "
-            f"{theirs:14.4f}  {banded:.4f}"
+            f"{schedule.rounds:6} {schedule.rounds_apart:5}  {correlation:11.4f}  "
+            f"{error_ratio(schedule, LagNoise(correlation)):7.4f}  {lag:14.4f}  {blt:.4f}  {best:.4f}"
         )
 
 

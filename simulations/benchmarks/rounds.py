@@ -19,15 +19,11 @@ from numpy.typing import NDArray
 import fl_privquant as pq
 from fl_privquant.accounting import PerClient, SecureSum, SumOfCodes
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
-from fl_privquant.flower.client import CohortApp, CohortMod
-from fl_privquant.flower.simulation import BATCH, Engine, Federation, InlineEngine, RayEngine
+from fl_privquant.flower.simulation import Engine, Federation, InlineEngine, RayEngine
 from simulations.benchmarks.flower_secagg import flower_seconds
 from simulations.benchmarks.harness import Ratio, peak_bytes
-from simulations.runner.config import RunConfig
-from simulations.tasks.task import get_task
 
 _CLIP = 0.05
-_DIGITS = {"_target_": "simulations.tasks.task.TorchTask", "name": "digits", "data": "digits"}
 
 
 def flower_round(num_clients: int = 100, coordinates: int = 10**5, rounds: int = 20) -> list[Ratio]:
@@ -115,51 +111,6 @@ def engines(num_clients: int = 1000, coordinates: int = 650, rounds: int = 4) ->
     )
     what = f"a round of {num_clients} clients with a small model, inline"
     return [Ratio(what, "the same on Ray", inline / ray)]
-
-
-def cohorts(num_clients: int = 1000, rounds: int = 8) -> list[Ratio]:
-    """Clients with the digits, trained and encoded together, against the same clients one by one."""
-    ratios = []
-    for model in ("softmax", "mlp"):
-        values = {
-            "task": {**_DIGITS, "model": model},
-            "mechanism": {"name": "none"},
-            "federation": {"num_clients": num_clients, "rounds": rounds},
-        }
-        task: Any = get_task(RunConfig.from_mapping(values))
-        app = task_client(task)
-        together, alone = (
-            min(
-                round_seconds(
-                    private_strategy(SumOfCodes()),
-                    app,
-                    num_clients,
-                    rounds,
-                    initial=task.initial_arrays(),
-                    engine=InlineEngine(batch=batch),
-                )
-            )
-            for batch in (BATCH, 1)
-        )
-        what = f"a round of {num_clients} clients that train {model} on the digits, together"
-        ratios.append(Ratio(what, "one by one", together / alone))
-    return ratios
-
-
-def task_client(task: Any) -> CohortApp:
-    """A client that trains a task of the simulations, alone or with others."""
-
-    def train(message: Message, context: Context) -> Message:
-        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
-        trained = task.train(arrays, int(context.node_config["partition-id"]), 1)
-        record = ArrayRecord({name: Array(array) for name, array in trained.items()})
-        return Message(RecordDict({"arrays": record}), reply_to=message)
-
-    def train_cohort(message: Message, contexts: Sequence[Context]) -> Any:
-        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
-        return task.train_batch(arrays, [int(context.node_config["partition-id"]) for context in contexts], 1)
-
-    return CohortApp(CohortMod(max_epsilon=1.0, seed=0), train, train_cohort)
 
 
 def plain_strategy(num_clients: int = 2) -> FedAvg:

@@ -124,7 +124,7 @@ def _draw_answers(study: Study) -> Iterator[Drawing]:
         )
         if not swept:
             figure, axes = _new_figure(0.9 + 0.3 * rows["series"].nunique())
-            text = _draw_rows(axes, same[0], study.series)
+            text = _draw_rows(axes, same[0].decided, study.series)
             yield Drawing(f"answer-{number}", question, f"{same[0].budget}: {text}", figure, setting=setting)
         for key in swept:
             figure, axes = _new_figure()

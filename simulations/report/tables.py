@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, pluralize
 from fl_privquant.statement import PrivacyStatement, StatedView
 from simulations.report.runs import Run
 from simulations.report.statistics import MIN_SEEDS, Interval, shown_interval
@@ -77,15 +77,15 @@ def results_caption(study: Study, setting: str) -> str:
         for place, words in enumerate(by_count)
     ]
     counts = here.groupby(GROUP, dropna=False).size()
-    seeds = f"{counts.min()} seeds" if counts.nunique() == 1 else "seeds"
-    interval = f"Mean ± half of the 95 % interval over {seeds} (Student t)"
+    seeds = pluralize(int(counts.min()), "seed") if counts.nunique() == 1 else "seeds"
+    interval = f"±: half of the 95 % interval, {seeds}"
     if counts.min() < MIN_SEEDS:
-        interval = f"Mean over {seeds}; an interval takes three seeds or more"
+        interval = f"Means over {seeds}; an interval takes three or more"
     keys = here["handshake_kilobytes"].max()
     sentences = [
         "; ".join(epsilons),
-        "The squared error is that of the decoded mean update, per coordinate and round",
-        "kB are what a client sends per round" + (f", without {keys:.3g} kB of keys" if keys > 0.0 else ""),
+        "Squared error: of the mean update, per coordinate",
+        "kB: sent by a client per round" + (f", besides {keys:.3g} kB of keys" if keys > 0.0 else ""),
         interval,
     ]
     return ". ".join(filter(None, sentences)) + "."

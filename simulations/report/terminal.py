@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import itemgetter
 
 from rich.console import Console
 from rich.text import Text
@@ -26,17 +27,15 @@ def print_summary(
     console
         Where to print; the standard output by default.
     panels
-        Of a study that asks several questions, those to print; the others are named. All by default.
+        Of a study that asks several questions, those to print. All by default.
     """
     console = output_console() if console is None else console
     told, captions = _settings_of(study, panels), []
     for setting in told:
         table = results_table(study, setting)
-        columns = [Column(name, "", name == "mechanism") for name in table.columns]
-        rows: list[list[str | Text]] = []
-        for series, *cells in table.itertuples(index=False):
-            color = color_of(series.partition(", designed")[0])
-            rows.append([Text(series, style=color), *cells])
+        columns = [Column("mechanism", lambda row: _colored(row["mechanism"]), words=True)]
+        columns += [Column(name, itemgetter(name)) for name in table.columns[1:]]
+        rows = table.to_dict("records")
         print_table(console, columns, rows, setting or str(study.constant.get("panel", "")))
         caption = results_caption(study, setting)
         if caption not in captions:
@@ -48,9 +47,10 @@ def print_summary(
         print_sentence(console, f"{problem.kind}: {problem.run}: {problem.message}")
     if repeated := describe_repeated(study):
         print_sentence(console, repeated)
-    for setting in study.settings if study.runs else ():
-        if setting not in told:
-            print_sentence(console, f"Also in the report: {setting}")
+
+
+def _colored(series: str) -> Text:
+    return Text(series, style=color_of(series.partition(", designed")[0]))
 
 
 def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[str, ...]:
@@ -60,4 +60,4 @@ def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[s
     if panels is None or not study.has_panels:
         return study.settings
     told = {study.setting_of(run) for run in study.runs if run.config.get("panel") in panels}
-    return tuple(setting for setting in study.settings if setting in told)
+    return tuple(setting for setting in study.settings if setting in told) or study.settings

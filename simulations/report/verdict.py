@@ -28,7 +28,6 @@ MAX_COMPARISONS = 4
 """Comparisons that a verdict speaks of at most; all are in the tables."""
 
 TRUSTED = "a trusted server"
-_MAX_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,11 @@ class Comparison:
         """The same runs, compared by another measure."""
         return replace(self, measure=measure)
 
+    @property
+    def decided(self) -> Comparison:
+        """The same runs by the measure that the verdict goes by: the error, where accuracy cannot tell."""
+        return self.by(_choose_measure(self.candidates).measure)
+
     def differences(self, reference: str) -> list[Difference]:
         """Every other series against the reference, the closest first; without those that share no seed."""
         factor = self.measure == ERROR
@@ -173,10 +177,21 @@ def compare(study: Study) -> list[Comparison]:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, in sentences: one answer for each comparison, and what stands behind it."""
+    """What was found: one answer for each comparison, and what stands behind it.
+
+    Parameters
+    ----------
+    answers
+        Sentences.
+    comparisons
+        For each comparison its budget, and the table of :func:`differences_table`.
+    notes
+        Sentences about whole runs that are not equally private.
+    """
 
     answers: tuple[str, ...] = ()
-    details: tuple[str, ...] = ()
+    comparisons: tuple[tuple[str, pd.DataFrame], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def describe(study: Study, setting: str | None = None) -> Findings:
@@ -202,8 +217,41 @@ def verdict(comparisons: Sequence[Comparison]) -> Findings:
     if diverged := dict.fromkeys(name for comparison in comparisons for name in comparison.incomplete):
         have = "has" if len(diverged) == 1 else "have"
         answers.append(f"{join_words(diverged)} {have} runs without a finite result, and no part in this.")
-    details = [sentence for comparison in told[:MAX_COMPARISONS] for sentence in _detail(comparison)]
-    return Findings(tuple(answers), tuple(details))
+    several = [comparison for comparison in told[:MAX_COMPARISONS] if _has_rivals(comparison)]
+    tables = [(comparison.budget, differences_table(comparison)) for comparison in several]
+    notes = [
+        note
+        for comparison in several
+        if comparison.measure == ERROR
+        for note in _unequal_totals(comparison.candidates)
+    ]
+    return Findings(tuple(answers), tuple(tables), tuple(notes))
+
+
+def _has_rivals(comparison: Comparison) -> bool:
+    return comparison.candidates.best is not None and len(comparison.complete) > 1
+
+
+def differences_table(comparison: Comparison) -> pd.DataFrame:
+    """How far each series is behind the best one and, where there is one, behind a trusted server.
+
+    A difference is significant if its interval does not contain 0, or 1 for an error that is divided.
+    """
+    decided = _choose_measure(comparison.candidates)
+    references = [(decided, decided.best or "", decided.name(decided.best or ""))]
+    if comparison.baseline is not None and comparison.measure != ERROR:
+        by_error = comparison.by(ERROR)
+        measured = [comparison, *([by_error] if by_error.baseline else [])]
+        references += [(compared, comparison.baseline, TRUSTED) for compared in measured]
+    columns = {
+        f"{_BEHIND[compared.measure]} {words}": {
+            rival.series: f"{_amount(rival).replace('-', '−')} ({rival.ends})"
+            for rival in compared.differences(reference)
+        }
+        for compared, reference, words in references
+    }
+    table = pd.DataFrame(columns, dtype=object).fillna("–")
+    return table.rename_axis("mechanism").reset_index()
 
 
 def _answer(comparison: Comparison) -> str:
@@ -215,7 +263,7 @@ def _answer(comparison: Comparison) -> str:
     rivals = decided.differences(best)
     sure = not rivals or not math.isnan(rivals[0].interval.low)
     opening = f"{comparison.budget}, {'' if sure else 'perhaps '}use {comparison.name(best)}: "
-    measured = comparison.by(decided.measure)
+    measured = comparison.decided
     if measured.baseline is not None:
         lost = next(lost for lost in measured.differences(measured.baseline) if lost.series == best)
         return f"{opening}{_loss_of_best(lost, decided.measure)}."
@@ -228,6 +276,11 @@ _REASONS = {
     ACCURACY: "it has the highest accuracy",
     LOSS: "it has the lowest loss",
     ERROR: "its mean update has the least squared error",
+}
+_BEHIND = {
+    ACCURACY: "points of accuracy below",
+    LOSS: "loss above that of",
+    ERROR: "squared error ÷ that of",
 }
 _UNITS = {ERROR: "times its error", ACCURACY: "points", LOSS: "of loss"}
 
@@ -257,19 +310,6 @@ def _interval(difference: Difference) -> str:
     return f"{'' if math.isnan(difference.interval.low) else '95 % interval '}{difference.ends}"
 
 
-def _detail(comparison: Comparison) -> list[str]:
-    """How every other series compares with the best one, and with a trusted server."""
-    candidates = comparison.candidates
-    if candidates.best is None or len(comparison.complete) == 1:
-        return []
-    sentences = _rank(_choose_measure(candidates))
-    if comparison.measure == ERROR:
-        return [*sentences, *_unequal_totals(candidates)]
-    if comparison.baseline is not None:
-        sentences += [_describe_loss(comparison), *_relative_errors(comparison)]
-    return sentences
-
-
 def _choose_measure(candidates: Comparison) -> Comparison:
     """By accuracy or loss if the best is significantly ahead, else by the error where all have one."""
     if candidates.best is None or candidates.measure == ERROR:
@@ -281,62 +321,12 @@ def _choose_measure(candidates: Comparison) -> Comparison:
     return candidates
 
 
-def _rank(comparison: Comparison) -> list[str]:
-    """What is within the noise of the best series, and what is worse."""
-    rivals = comparison.differences(comparison.best or "")
-    if not rivals:
-        return []
-    noise = [rival for rival in rivals if not rival.is_significant]
-    worse = [rival for rival in rivals if rival.is_significant]
-    parts = []
-    if all(math.isnan(rival.interval.low) for rival in rivals):
-        parts.append("too few seeds to tell from chance: " + _list_rivals(rivals, comparison.measure))
-    elif noise:
-        parts.append(f"within the noise: {_list_rivals(noise, comparison.measure)}")
-    if worse:
-        parts.append(f"worse: {_list_rivals(worse, comparison.measure)}")
-    best = comparison.name(comparison.best or "")
-    return [f"{comparison.budget}, compared with {best}: {'; '.join(parts)}."]
-
-
-def _list_rivals(rivals: Sequence[Difference], measure: str) -> str:
-    unit = _UNITS[measure]
-    named = rivals if len(rivals) <= _MAX_NAMED else [*rivals[: _MAX_NAMED - 1], rivals[-1]]
-    texts = []
-    for place, rival in enumerate(named):
-        sign = {ACCURACY: "−", LOSS: "+"}.get(measure, "")
-        amount = f"{sign}{_amount(rival)}{f' {unit}' if place == 0 else ''}"
-        texts.append(f"{rival.series} ({amount}, {'95 % interval ' if place == 0 else ''}{rival.ends})")
-    left_out = len(rivals) - len(named)
-    return join_words(texts) + (f", with {left_out} in between" if left_out else "")
-
-
 def _amount(difference: Difference) -> str:
     value = difference.interval.mean
     if not difference.level:
         return f"{value:.1f}" if abs(value) >= 0.05 else f"{value:z.2f}"
     digits = 0 if value >= 100.0 else 3 if abs(value - 1.0) < 0.01 else 2
     return f"{value:,.{digits}f}"
-
-
-def _describe_loss(comparison: Comparison) -> str:
-    """What every series loses to the trusted server, and whether the seeds can tell it from nothing."""
-    lost = comparison.differences(comparison.baseline or "")
-    unit = "Points of accuracy" if comparison.measure == ACCURACY else "Loss"
-    verb = "lost to" if comparison.measure == ACCURACY else "above that of"
-    texts = [f"{rival.series} {_amount(rival).replace('-', '−')} ({rival.ends})" for rival in lost]
-    clear = [rival.series for rival in lost if rival.is_significant]
-    known = "none is significant" if not clear else f"significant: {join_words(clear)}"
-    return f"{unit} {verb} {TRUSTED}, with 95 % intervals: {join_words(texts)}; {known}."
-
-
-def _relative_errors(comparison: Comparison) -> list[str]:
-    by_error = comparison.by(ERROR)
-    if by_error.baseline is None:
-        return []
-    rivals = by_error.differences(by_error.baseline)
-    texts = [f"{rival.series} {_amount(rival)} ({rival.ends})" for rival in rivals]
-    return [f"Squared error of the mean update over that of {TRUSTED}: {join_words(texts)}."]
 
 
 def _unequal_totals(comparison: Comparison) -> list[str]:
@@ -383,6 +373,10 @@ def describe_budget(rows: pd.DataFrame) -> str:
     statements = own["statement"] if own["whole_run"].all() else own["certified"]
     first: PrivacyStatement = replace(statements.iloc[0], epsilon=float(rows["epsilon"].iloc[0]))
     units = dict.fromkeys(str(statement.unit) for statement in statements)
+    views = dict.fromkeys(statement.view.words for statement in statements)
+    if len(units) == 1 and len(views) > 1 and own["whole_run"].all():
+        seen = " or ".join(views)
+        return f"{first.figures} ({first.unit}, {seen}, {first.relation})"
     if len(units) == 1:
         return first.brief
     meaning = f"{join_words(units)}, {first.view.words}, {first.relation}"

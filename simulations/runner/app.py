@@ -73,11 +73,12 @@ def train(message: Message, context: Context) -> Message:
         if seed is not None:
             rng = RandomStream.seeded(seed, round=server_round, client=client, purpose="records")
         record = task.train_on_records(message, client, rng)  # type: ignore[attr-defined]
-        trained = read_arrays(record)
+        steps = record.record_sum.arrays  # type: ignore[attr-defined]
+        trained = {name: array + steps.get(name, 0.0) for name, array in read_arrays(record).items()}
     else:
         arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
         trained = task.train(arrays, client, server_round)
-        # Arrays are serialised only if they have to travel; the mod around this function sends codes instead.
+        # Arrays are serialized only if they have to travel; the mod around this function sends codes instead.
         made = {name: DecodedArray.of(value) for name, value in trained.items()}
         record = unchecked_record(ArrayRecord, made)
     probe.store(server_round, client, trained)

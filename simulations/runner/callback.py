@@ -44,7 +44,8 @@ class RunsCallback(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Say what a sweep asks, how many runs it has, and what the epsilon of their lines is."""
-        self._total = count_runs(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
+        swept = swept_values(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
+        self._total = math.prod(map(len, swept.values()))
         self._parallel = "basic" not in str(config.hydra.launcher.get("_target_", "")).lower()
         RunsCallback.directory, RunsCallback.total = Path(config.hydra.sweep.dir), self._total
         console = Console(stderr=True)
@@ -85,26 +86,23 @@ def read_outcomes() -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(RunsCallback.directory.rglob(_OUTCOME))]
 
 
-def count_runs(overrides: Sequence[str], params: Mapping[str, Any]) -> int:
-    """How many runs a sweep has: all combinations of the values.
+def swept_values(overrides: Sequence[str], params: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The values of each key in a sweep, of which all combinations are run; one value for what is not swept.
 
     Parameters
     ----------
     overrides
-        Those of the command line.
+        Those of the command line, which count in place of the file's; of two for one key the later counts.
     params
         Those that the file of an experiment has for Hydra's sweeper.
     """
     own = [f"{key}={values}" for key, values in params.items()]
-    parsed = OverridesParser.create().parse_overrides([*own, *overrides])
-    # A key of the command line counts in place of the file's.
-    sizes = {
-        override.get_key_element(): len(list(override.sweep_string_iterator()))
+    return {
+        override.key_or_group: list(map(str, override.sweep_string_iterator()))
         if override.is_sweep_override()
-        else 1
-        for override in parsed
+        else [override.get_value_element_as_str()]
+        for override in OverridesParser.create().parse_overrides([*own, *overrides])
     }
-    return math.prod(sizes.values())
 
 
 def _print_outcome(outcome: dict[str, Any], position: str) -> None:

@@ -582,6 +582,9 @@ class RunConfig:
         if name == CENTRAL:
             remedy = "set it, for example with privacy.epsilon=8"
             raise InvalidSpecError("mechanism", name, f"is designed for {needed}", remedy)
+        if self.privacy.unit == "record":
+            problem, remedy = "is protected by a plan, which takes a target", "set privacy.epsilon too"
+            raise InvalidSpecError("privacy.unit", self.privacy.unit, problem, remedy)
         if self.encoding.keep_policy.name == "adaptive":
             remedy = "set privacy.epsilon and secagg=on, or use encoding.keep_policy.name=schedule"
             raise InvalidSpecError("encoding.keep_policy.name", "adaptive", f"keeps to {needed}", remedy)
@@ -625,10 +628,9 @@ class RunConfig:
     def _check_record_target(self) -> None:
         """Refuse what a plan for records does not have."""
         name, encoding = str(self.mechanism["name"]), self.encoding
-        if name != ROUNDED_GAUSSIAN or not self.secagg.enabled:
-            alone = "" if self.secagg.enabled else "without secure sums "
-            remedy = f"use mechanism={ROUNDED_GAUSSIAN} and secagg=on (or secagg=simulated)"
-            raise InvalidSpecError("mechanism", name, f"{alone}does not protect records", remedy)
+        if name != ROUNDED_GAUSSIAN:
+            remedy = f"use mechanism={ROUNDED_GAUSSIAN}"
+            raise InvalidSpecError("mechanism", name, "does not protect records", remedy)
         fixed = {"encoding.clip": encoding.clip, "encoding.keep": encoding.keep, "app": self.app}
         if not self.app and not hasattr(load_object(f"task.{TARGET}", self.task[TARGET]), "train_on_records"):
             problem = "has no train_on_records()"
@@ -685,6 +687,8 @@ class RunConfig:
     def label(self) -> str:
         """The mechanism and its variant: what has one color in every picture."""
         name = str(self.mechanism["name"])
+        if self.privacy.unit == "record" and not self.secagg.enabled:
+            return f"{name} in each silo"
         return name if name == CENTRAL else label_of(name, self.mechanism)
 
     @cached_property

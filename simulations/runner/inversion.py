@@ -85,7 +85,7 @@ def draw(
     shown: list[tuple[str, Mechanism]] = [
         ("none", pq.design("none")),
         *(
-            (f"optm, 2 bits\n{mechanism.statement.figures}", mechanism)
+            (f"optm, 2 bits\n{mechanism.statement.figures}\n{mechanism.statement.meaning}", mechanism)
             for mechanism in (pq.design("optm", epsilon=epsilon, bits=2) for epsilon in (8.0, 1.0))
         ),
     ]

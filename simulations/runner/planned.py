@@ -57,7 +57,7 @@ def _compares_updates(federation: FederationConfig) -> bool:
     if not federation.server_strategy:
         return federation.strategy == "fedmedian"
     kind = load_object(f"federation.server_strategy.{TARGET}", federation.server_strategy[TARGET])
-    return isinstance(kind, type) and needs_single_updates(kind) is not None
+    return isinstance(kind, type) and needs_single_updates(kind)
 
 
 def make_target(config: RunConfig) -> Target | None:

@@ -121,13 +121,13 @@ def name_with_seed(config: RunConfig) -> str:
 def epsilon_heading(stated: PrivacyStatement, rounds: bool = True) -> str:
     """What the figures of :func:`format_epsilons` are: the heading of the lines that a run or a sweep prints.
 
-    ``stated`` has their unit, δ and relation. With ``rounds`` some of the lines are about rounds of a run
-    that lasts.
+    ``stated`` has their unit and δ. Runs of a sweep may differ in their relation, which is in each line. With
+    ``rounds`` some of the lines are about rounds of a run that lasts.
     """
     whom = "one record of a client" if stated.unit is Unit.RECORD else "all updates of a client together"
     bound = " Until a run ends, it is an upper bound that is quick to compute." if rounds else ""
     return (
-        f"ε is for {whom} ({stated.unit}, {stated.relation}, δ = {stated.delta_cell}), if "
+        f"ε is for {whom} ({stated.unit}, δ = {stated.delta_cell}), if "
         f"its codes are seen (local), only sums over clients (sums), or only the models (models).{bound}"
     )
 
@@ -137,12 +137,15 @@ def format_epsilons(statements: Sequence[PrivacyStatement]) -> str:
 
     >>> from fl_privquant.accounting import View
     >>> in_sum = PrivacyStatement(8.0, 1e-5, Unit.TOTAL, View(54).stated)
-    >>> short_epsilons([in_sum, PrivacyStatement(24660.0, 1e-5, Unit.TOTAL)])
-    'ε = 8 (sums), 24,660 (local)'
+    >>> format_epsilons([in_sum, PrivacyStatement(24660.0, 1e-5, Unit.TOTAL)])
+    'ε = 8 (sums, replace-one), 24,660 (local, replace-one)'
     """
     if all(math.isinf(statement.epsilon) for statement in statements):
         return "not private"
-    figures = [f"{statement.epsilon_number} ({_VIEWS[statement.view.kind]})" for statement in statements]
+    figures = [
+        f"{statement.epsilon_number} ({_VIEWS[statement.view.kind]}, {statement.relation})"
+        for statement in statements
+    ]
     return "ε = " + ", ".join(figures)
 
 
@@ -167,3 +170,8 @@ def set_position(position: str) -> None:
     """
     global _position
     _position = position
+
+
+def get_position() -> str:
+    """What :func:`set_position` has set in this process."""
+    return _position

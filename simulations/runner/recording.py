@@ -176,7 +176,7 @@ def first_columns(secure: bool) -> Row:
         "bytes_down": 0,
         "bytes_handshake": 0,
         "num_replies": 0,
-        "wrapped_sums": nothing,
+        "overflowed_sums": nothing,
         "seconds_clients": 0.0,
         "seconds_aggregate": 0.0,
     }
@@ -192,7 +192,7 @@ def round_columns(record: RoundRecord, last: Row, secure: bool) -> Row:
         "bytes_down": last["bytes_down"] + record.bytes_down,
         "bytes_handshake": last.get("bytes_handshake", 0) + record.bytes_handshake,
         "num_replies": record.survivors,
-        "wrapped_sums": math.nan if record.wrapped_sums is None else record.wrapped_sums,
+        "overflowed_sums": math.nan if record.overflowed_sums is None else record.overflowed_sums,
         "seconds_clients": record.seconds_clients,
         "seconds_aggregate": record.seconds_aggregate,
     }

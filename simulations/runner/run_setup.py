@@ -20,12 +20,13 @@ from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import pluralize
-from fl_privquant.flower._messages.log_lines import advise_clip
 from fl_privquant.flower.policies.schedules import Policy, as_policy
+from fl_privquant.flower.server.log_lines import advise_clip
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning import Plan
 from fl_privquant.privacy_loss.correlated_noise import LagNoise
 from fl_privquant.secagg import ClientPolicy
+from fl_privquant.statement import Relation
 from simulations.runner import progress, trackers
 from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_noise
 from simulations.runner.config import CENTRAL, RunConfig
@@ -117,6 +118,12 @@ class PrivateSetup:
         """The mechanism that encodes and is recorded: under secure aggregation floats become fixed point."""
         return self.aggregation.adapt_mechanism(self.policy(1).mechanism)
 
+    @property
+    def client_relation(self) -> Relation:
+        """The neighboring relation in which rounds and totals of clients are stated."""
+        privacy = self.config.privacy
+        return privacy.wanted_relation if privacy.unit == "client" else Relation.REPLACE_ONE
+
     def settings(self) -> dict[str, Any]:
         """Arguments of PrivQuantStrategy, and of PrivateGrid."""
         config = self.config
@@ -130,8 +137,8 @@ class PrivateSetup:
         # A plan, or a policy that keeps to one, brings its aggregation and the target as a budget.
         if not isinstance(self.encoding, Plan) and self.policy.plan is None:
             limit, delta = config.privacy.budget, config.privacy.delta
-            relation = config.privacy.wanted_relation
-            budget = None if limit is None else Budget(limit, delta, relation=relation)
+            # Without a limit, the budget says in which relation a client's total is stated.
+            budget = Budget(math.inf if limit is None else limit, delta, relation=self.client_relation)
             settings |= {"aggregation": self.aggregation, "budget": budget, "delta": delta}
         return settings
 
@@ -173,6 +180,7 @@ class PrivateSetup:
             "seed": config.seed,
             "num_clients": config.federation.num_clients,
             "epsilon_coordinate": self.mechanism.epsilon,
+            "relation_client_total": str(self.client_relation),
         }
 
 

@@ -35,7 +35,6 @@ STUDIES = (
     "sum_grid",
     "payload",
     "tuned_headline",
-    "equal_budget",
     "records",
     "beyond_trusted_server",
 )
@@ -94,14 +93,19 @@ def main(
     mnist: Annotated[
         str, typer.Option(envvar=DATA_VARIABLES["mnist"], help="Directory of MNIST's IDX files.")
     ] = "",
+    fashion_mnist: Annotated[
+        str,
+        typer.Option(envvar=DATA_VARIABLES["fashion_mnist"], help="Directory of Fashion-MNIST's IDX files."),
+    ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget all rows that are kept.")] = False,
     only_page: Annotated[
         bool, typer.Option("--page", help="Only draw and write, from the tables that are there.")
     ] = False,
 ) -> None:
     """Compute studies or parts of them, and write tables, figures and page."""
-    if mnist:
-        os.environ[DATA_VARIABLES["mnist"]] = mnist
+    for task, directory in (("mnist", mnist), ("fashion_mnist", fashion_mnist)):
+        if directory:
+            os.environ[DATA_VARIABLES[task]] = directory
     if fresh:
         forget_rows()
     if "results" in names:

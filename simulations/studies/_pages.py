@@ -15,7 +15,6 @@ import math
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,11 +38,8 @@ Tables = dict[str, pd.DataFrame]
 Compute = Callable[[], Tables | pd.DataFrame]
 """Computes one table, which is named as its part, or several."""
 
-DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST"}
+DATA_VARIABLES = {"mnist": "FL_PRIVQUANT_MNIST", "fashion_mnist": "FL_PRIVQUANT_FASHION_MNIST"}
 """Environment variables with the directories of the tasks' files."""
-
-SECONDS = "seconds"
-"""The table of the seconds that parts took, in the studies whose page shows them."""
 
 CACHE = Path("outputs") / "studies"
 """Where finished rows are kept, so that an interrupted study goes on where it stopped."""
@@ -113,17 +109,10 @@ def forget_rows() -> None:
 
 
 def compute_part(home: Path, name: str, compute: Compute) -> None:
-    """Compute a part of the study in a folder, and write its tables and the seconds that it took."""
-    started = time.process_time()
+    """Compute a part of the study in a folder, and write its tables."""
     computed = compute()
-    seconds = time.process_time() - started
     for table, frame in ({name: computed} if isinstance(computed, pd.DataFrame) else computed).items():
         write_table(home, table, frame)
-    if (home / "tables" / f"{SECONDS}.csv").exists():
-        # A part that was resumed took less time now than in all: the longer time counts.
-        known = read_table(home, SECONDS).set_index("part")["seconds"].to_dict()
-        known[name] = max(round(seconds, 1), known.get(name, 0.0))
-        write_table(home, SECONDS, pd.DataFrame(sorted(known.items()), columns=["part", "seconds"]))
 
 
 def write_table(home: Path, name: str, frame: pd.DataFrame) -> None:
@@ -174,7 +163,7 @@ def page_text(
         "cell": lambda text: str(text).replace("|", "\\|"),
         "epsilon": epsilon_cell,
     }
-    environment.globals.update(heading=heading, one_row=one_row)
+    environment.globals.update(heading=heading, one_row=one_row, both_relations=both_relations)
     return environment.get_template(template).render(read=read, numbers=numbers)
 
 
@@ -213,6 +202,18 @@ def zero_out_epsilon(epsilon: float, delta: float) -> float:
     1.83
     """
     return gaussian_epsilon(gaussian_separation(epsilon, delta) / 2.0, delta)
+
+
+def both_relations(epsilons: Iterable[float], delta: float = 1e-5) -> str:
+    """A sentence that says what the ε of Gaussian sums for replace-one are for zero-out.
+
+    >>> both_relations([1.0, 4.0])
+    'In sums with Gaussian noise, ε of 1 / 4 by replace-one are 0.47 / 1.83 by zero-out.'
+    """
+    stated = list(epsilons)
+    replace_one = " / ".join(f"{epsilon:g}" for epsilon in stated)
+    zero_out = " / ".join(f"{zero_out_epsilon(epsilon, delta):.2f}" for epsilon in stated)
+    return f"In sums with Gaussian noise, ε of {replace_one} by replace-one are {zero_out} by zero-out."
 
 
 def epsilon_cell(epsilon: float) -> str:

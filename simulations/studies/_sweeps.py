@@ -18,6 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from simulations.run import execute
+from simulations.runner.callback import swept_values
 from simulations.runner.config import CONF, RunConfig
 from simulations.runner.results import RunDirectory
 
@@ -67,15 +68,7 @@ def sweep_runs(sweep: Sweep, *more: str) -> list[RunConfig]:
 @lru_cache(maxsize=128)
 def _expand(experiment: str, overrides: tuple[str, ...]) -> list[RunConfig]:
     """The configs of all combinations of values, those of the experiment's own sweep included."""
-    swept = {key: text.split(",") for key, text in experiment_params(experiment).items()}
-    # If a key is given twice, the later value counts.
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        is_sweep = override.is_sweep_override()
-        swept[override.key_or_group] = (
-            list(map(str, override.sweep_string_iterator()))
-            if is_sweep
-            else [override.get_value_element_as_str()]
-        )
+    swept = swept_values(overrides, experiment_params(experiment))
     seeds = [int(seed) for seed in swept.pop("seed", [])]
     configs = []
     for values in itertools.product(*swept.values()):
@@ -128,5 +121,5 @@ def run_columns(config: RunConfig) -> dict[str, Any]:
         "accuracy": last["accuracy"],
         "run_epsilon": config.privacy.epsilon,
         "epsilon_reached": last[f"epsilon_{config.privacy.unit}_total_sum"],
-        "wrapped_sums": int(rounds["wrapped_sums"].sum()),
+        "overflowed_sums": int(rounds["overflowed_sums"].sum()),
     }

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.studies._pages import number, page_text, read_table, round_up
+from simulations.studies.records.training import FLOWER
 from simulations.studies.tuned_headline.arms import read_arms
 
 HERE = Path(__file__).parent
@@ -36,9 +37,21 @@ def results_text() -> str:
         "sums": sum_rows(),
         "payloads": read_table(HERE / "payload", "payload-needed"),
         "accuracies": accuracy_rows(),
+        "records": record_rows(),
         "markdown": to_markdown,
     }
     return page_text(HERE, numbers, partial(read_table, HERE), "results.md.jinja")
+
+
+def record_rows() -> pd.DataFrame:
+    """The accuracy of each way to protect records in silos, for each ε."""
+    parts = [read_table(HERE / "records", name) for name in ("ten-silos", "opacus")]
+    runs = pd.concat(parts, ignore_index=True)
+    # The unit of Flower's wrapper is a silo.
+    runs = runs[runs["way"] != FLOWER]
+    means = runs.groupby(["way", "epsilon"], sort=False)["accuracy"].mean().unstack()
+    cells = {f"ε = {epsilon:g}": [f"{100.0 * mean:.1f} %" for mean in means[epsilon]] for epsilon in means}
+    return pd.DataFrame({"who adds the noise": means.index, **cells})
 
 
 def to_markdown(table: pd.DataFrame) -> str:

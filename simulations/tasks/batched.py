@@ -54,25 +54,26 @@ def train_perceptrons(
     for size in np.unique(sizes):
         clients = np.flatnonzero(sizes == size).tolist()
         examples = np.stack([parts[client] for client in clients])
-        parameters = [np.repeat(parameter[None], len(clients), axis=0) for parameter in start]
         seeds = [seed_of(client) for client in clients] if size > 1 else []
-        _train_alike(parameters, rows, y, examples, seeds, config)
-        for place, parameter in zip(trained, parameters, strict=True):
+        for place, parameter in zip(
+            trained, _train_alike(start, rows, y, examples, seeds, config), strict=True
+        ):
             place[clients] = parameter
     return trained
 
 
 def _train_alike(
-    parameters: Matrices,
+    start: Sequence[NDArray[Any]],
     x: NDArray[Any],
     y: NDArray[Any],
     examples: NDArray[np.int64],
     seeds: Sequence[int],
     config: FederationConfig,
-) -> None:
-    """Train clients with as many examples, in place."""
+) -> Matrices:
+    """Train clients with as many examples."""
     rate, momentum, proximal = map(np.float32, (config.learning_rate, config.momentum, config.proximal))
-    start = [parameter.copy() for parameter in parameters] if config.proximal > 0.0 else []
+    # Until the first step has been taken, one copy stands for all clients.
+    parameters = [parameter[None] for parameter in start]
     velocity = [np.zeros_like(parameter) for parameter in parameters] if config.momentum > 0.0 else []
     count, size = examples.shape[1], config.batch_size
     steps_left = math.inf if config.local_steps is None else config.local_steps
@@ -86,15 +87,17 @@ def _train_alike(
             batch = ordered[:, first : first + size]
             slopes = _gradients(parameters, x[batch], y[batch])
             for place, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
-                if start:
+                if config.proximal > 0.0:
                     slope += proximal * (parameter - start[place])
                 if velocity:
-                    velocity[place] *= momentum
-                    velocity[place] += slope
-                parameter -= rate * (velocity[place] if velocity else slope)
+                    slope += momentum * velocity[place]
+                    velocity[place] = slope.copy()
+                slope *= rate
+                parameters[place] = np.subtract(parameter, slope, out=slope)
             steps_left -= 1
             if steps_left == 0:
-                return
+                return parameters
+    return parameters
 
 
 def _draw_orders(seeds: Sequence[int], epochs: int, count: int) -> NDArray[np.int64]:

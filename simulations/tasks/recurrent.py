@@ -27,6 +27,8 @@ class NextCharacter(nn.Module):
 
     def forward(self, texts: torch.Tensor) -> torch.Tensor:
         """The scores after the last character of each text."""
-        states, _ = self.states(self.embedding(texts))
+        letters = self.embedding(texts)
+        # A first state that is made from the input lets torch.func take gradients of single records.
+        states, _ = self.states(letters, letters.new_zeros(1, len(letters), self.states.hidden_size))
         scores: torch.Tensor = self.scores(states[:, -1])
         return scores

@@ -15,7 +15,6 @@ from fl_privquant.accounting import (
     LOCAL,
     Accountant,
     PrivacyStatement,
-    Relation,
     Release,
     Unit,
     UpdateNorms,
@@ -30,7 +29,7 @@ from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta
 from fl_privquant.privacy_loss.additive.integer_noise import noise_sum
 from fl_privquant.privacy_loss.additive.integer_noise_l2 import _hull_at
 from fl_privquant.privacy_loss.composition.compose import NamedLoss
-from fl_privquant.privacy_loss.update_bounds import NormBound
+from fl_privquant.privacy_loss.update_bounds import NormBound, WholeUpdate
 
 DELTA = 1e-5
 
@@ -197,7 +196,7 @@ def test_the_theorems_hold_for_the_noise_that_is_added(name: str, clients: int) 
     distribution = noise_sum(mechanism.noise, clients)
     first, second = distribution.values[mechanism.max_shift :], distribution.values[: -mechanism.max_shift]
     # The norm of a change by the whole lattice: 2 in units of the clip, half of it for each update.
-    bound = mechanism.update_losses(UpdateNorms(l2=1.0), 1, View(clients))[0]
+    bound = mechanism.update_losses(WholeUpdate(UpdateNorms(l2=1.0), 1, View(clients)))[0]
     for order in (1.5, 2.0, 4.0, 10.0):
         divergence = math.log(float((first**order * second ** (1.0 - order)).sum())) / (order - 1.0)
         assert bound.loss.log_moment(order - 1.0) / (order - 1.0) >= divergence
@@ -221,7 +220,7 @@ def test_a_norm_far_below_a_step_of_the_lattice_is_charged(
 def test_rounding_to_a_coarse_lattice_is_charged() -> None:
     """Inputs 1e-3 steps apart are rounded a whole step apart with probability 1e-3."""
     mechanism = pq.design("discrete_gaussian", epsilon=1.0, levels=4)
-    bound = mechanism.update_losses(UpdateNorms(l2=1e-3), 1)[0]
+    bound = mechanism.update_losses(WholeUpdate(UpdateNorms(l2=1e-3), 1))[0]
     distance = 2e-3 / mechanism.step
     exact = mechanism.noise.pmf(np.arange(-200, 201))
     moved = (1.0 - distance) * exact + distance * np.roll(exact, 1)
@@ -242,7 +241,7 @@ def test_continuous_distributions_and_metrics_by_their_norm() -> None:
     assert found.method == "l2 renyi+rdp"
     assert found.epsilon < 0.2 * spent(smooth, 10_000)
     jumping = pq.design("optm", epsilon=1.0, family="independent", objective="mae", bins=(-3, -0.5, 0.5, 3))
-    assert jumping.update_losses(UpdateNorms(l2=0.5), 100) == []
+    assert jumping.update_losses(WholeUpdate(UpdateNorms(l2=0.5), 100)) == []
 
 
 def test_stating_again_each_round_computes_no_loss_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +312,7 @@ def test_a_metric_on_a_grid_is_not_counted_by() -> None:
     claimed = mechanism.metric_epsilon * 0.01**2
     assert float(np.abs(np.log(near / other)).max()) > 2.0 * claimed
     for norms in (UpdateNorms(l1=0.005), UpdateNorms(l2=0.005)):
-        assert all("metric" not in each.name for each in mechanism.update_losses(norms, 1))
+        assert all("metric" not in each.name for each in mechanism.update_losses(WholeUpdate(norms, 1)))
         stated = round_statement(Release(mechanism, 1, norms=norms), 0.0)
         assert stated.epsilon >= float(np.abs(np.log(near / other)).max())
 
@@ -324,11 +323,9 @@ def test_the_best_of_several_bounds_is_stated_with_its_name(monkeypatch: pytest.
     assert round_statement(local, DELTA).method == "l2 renyi+rdp"
     known = TableMechanism.update_losses
 
-    def with_another(
-        self: TableMechanism, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[NamedLoss]:
-        mine = NamedLoss(NormBound(lambda order: 0.01 * order / view.honest_count), "mine")
-        return [*known(self, norms, dimension, view, relation), mine]
+    def with_another(self: TableMechanism, update: WholeUpdate) -> list[NamedLoss]:
+        mine = NamedLoss(NormBound(lambda order: 0.01 * order / update.num_honest), "mine")
+        return [*known(self, update), mine]
 
     monkeypatch.setattr(accountant_module, "_update_losses", accountant_module._update_losses.__wrapped__)
     monkeypatch.setattr(TableMechanism, "update_losses", with_another)

@@ -32,8 +32,7 @@ from fl_privquant.flower.policies.schedules import (
     ScheduledMechanism,
     as_policy,
 )
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import client_app, fedavg, server_app
+from tests.flower.apps import client_app, fedavg, simulate
 
 UNIT = 0.1
 FIRST, *OTHERS = KINDS = tuple(
@@ -171,7 +170,7 @@ def test_runs_count_adaptive_policies_by_the_filter(adaptive: bool) -> None:
     budget = Budget(Accountant([Release(each, 25) for each in (COARSE, FINE)]).statement(1e-5).epsilon, 1e-5)
     policy = (lambda server_round: schedule(server_round)) if adaptive else schedule
     strategy = PrivQuantStrategy(fedavg(), policy, budget=budget)
-    InlineEngine().run(server_app(lambda: strategy, 2), client_app([PrivQuantMod(1.0)]), Federation(4))
+    simulate(strategy, client_app([PrivQuantMod(1.0)]), num_rounds=2)
     assert len(strategy.ledger) == (1 if adaptive else 2)
 
 

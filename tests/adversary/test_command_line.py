@@ -34,22 +34,13 @@ NUMBERS = (
     "[1]",
     "1,5",
 )
-SMALL = {
-    "design": ("design", "one_bit", "--epsilon", "1"),
-    "compare": ("compare", "--epsilon", "1", "--bits", "1", "--mechanism", "one_bit"),
-    "statement": (
-        "statement",
-        "--mechanism",
-        "one_bit",
-        "--dimension",
-        "10",
-        "--clients",
-        "5",
-        "--rounds",
-        "2",
-    ),
-    "plan": ("plan", "--epsilon", "4", "--clients", "10", "--dimension", "10", "--mechanism", "one_bit"),
+_SMALL = {
+    "design": "design one_bit --epsilon 1",
+    "compare": "compare --epsilon 1 --bits 1 --mechanism one_bit",
+    "statement": "statement --mechanism one_bit --dimension 10 --clients 5 --rounds 2",
+    "plan": "plan --epsilon 4 --clients 10 --dimension 10 --mechanism one_bit",
 }
+SMALL = {command: line.split() for command, line in _SMALL.items()}
 OPTIONS = {
     "design": ("--epsilon", "--bits", "--levels", "--set"),
     "compare": ("--epsilon", "--bits", "--levels", "--objective", "--mechanism", "--dimension"),
@@ -74,6 +65,16 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
         code = end.code if isinstance(end.code, int) else 1
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def refusal(monkeypatch, capsys, *arguments: str) -> str:
+    """The one line by which these arguments are refused."""
+    code, out, err = run(monkeypatch, capsys, *arguments)
+    assert code == 2, (arguments, out)
+    assert err.startswith("error: "), (arguments, err)
+    assert err.count("\n") == 1, (arguments, err)
+    assert "\x1b" not in err + out
+    return err
 
 
 @pytest.mark.parametrize(("command", "option"), [(c, o) for c, options in OPTIONS.items() for o in options])
@@ -110,10 +111,7 @@ def test_files_that_cannot_be_written_are_refused_in_one_line(monkeypatch, capsy
     for path in PATHS:
         if path.startswith("picture") and not pictures:
             continue  # a mechanism may be written to a file of any name
-        code, _, err = run(monkeypatch, capsys, *arguments, f"{option}={path}")
-        assert code == 2, path
-        assert err.startswith("error: "), (path, err)
-        assert err.count("\n") == 1, (path, err)
+        refusal(monkeypatch, capsys, *arguments, f"{option}={path}")
 
 
 SETTINGS = (
@@ -135,10 +133,7 @@ SETTINGS = (
 @pytest.mark.parametrize("name", ["optm", "pbm", "skellam", "cldp_l2"])
 def test_odd_parameters_of_designs_are_refused_in_one_line(monkeypatch, capsys, name):
     for setting in SETTINGS:
-        code, out, err = run(monkeypatch, capsys, "design", name, "--epsilon=1", f"--set={setting}")
-        assert code == 2, (setting, out)
-        assert err.startswith("error: "), (setting, err)
-        assert err.count("\n") == 1, (setting, err)
+        refusal(monkeypatch, capsys, "design", name, "--epsilon=1", f"--set={setting}")
 
 
 @pytest.mark.parametrize(
@@ -159,10 +154,7 @@ def test_odd_parameters_of_designs_are_refused_in_one_line(monkeypatch, capsys, 
 )
 def test_commands_that_cannot_be_meant_are_refused_in_one_line(monkeypatch, capsys, tmp_path, arguments):
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(monkeypatch, capsys, *arguments)
-    assert code == 2
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1, err
+    refusal(monkeypatch, capsys, *arguments)
 
 
 def test_the_version(monkeypatch, capsys):
@@ -181,27 +173,14 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize("norm", ["-1", "0", "nan", "inf", "1e-320", "3.5", "1e308"])
 def test_a_norm_that_cannot_be_meant_is_refused(monkeypatch, capsys, norm):
     for command in ("plan", "statement"):
-        code, _, err = run(monkeypatch, capsys, *SMALL[command], f"--l2-norm={norm}")
-        assert code == 2
+        err = refusal(monkeypatch, capsys, *SMALL[command], f"--l2-norm={norm}")
         assert err.startswith("error: --l2-norm:")
         assert "suits rotated updates" in err
 
 
 def test_the_plan_that_took_minutes_is_answered(monkeypatch, capsys):
-    arguments = (
-        "plan",
-        "--epsilon",
-        "4",
-        "--clients",
-        "10",
-        "--dimension",
-        "10",
-        "--rounds",
-        "1",
-        "--l2-norm",
-        "1",
-    )
-    code, out, _ = run(monkeypatch, capsys, *arguments)
+    arguments = "plan --epsilon 4 --clients 10 --dimension 10 --rounds 1 --l2-norm 1"
+    code, out, _ = run(monkeypatch, capsys, *arguments.split())
     assert code == 0
     assert "discrete_gaussian" in out
     assert "rounded_gaussian" in out
@@ -221,11 +200,7 @@ def test_files_that_are_none_and_texts_that_are_markup(monkeypatch, capsys, tmp_
         ("design", "one_bit", "--epsilon", "1", "--set", "[/]=1"),
         ("audit", str(tmp_path / ("a" * 300))),
     ):
-        code, out, err = run(monkeypatch, capsys, *arguments)
-        assert code == 2, arguments
-        assert err.startswith("error: "), (arguments, err)
-        assert err.count("\n") == 1, (arguments, err)
-        assert "\x1b" not in err + out
+        refusal(monkeypatch, capsys, *arguments)
 
 
 def test_parameters_of_a_foreign_file_are_printed_as_they_are(monkeypatch, capsys, tmp_path):

@@ -22,16 +22,16 @@ from fl_privquant.accounting import Accountant, SecureSum, SimulatedSum
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import InvalidSpecError
+from fl_privquant.errors import InvalidSpecError, SecureAggregationError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_SEED, RelayedSeed
-from fl_privquant.flower.client.seed_relay import answer_key_request, prepare_codec
+from fl_privquant.flower.client.seed_relay import answer_key_request, answer_seed_request, prepare_codec
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import CohortSampling, Target
 from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
 from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
-from fl_privquant.secagg.crypto.sealed_seeds import seal_seed
+from fl_privquant.secagg.crypto.sealed_seeds import make_key, seal_seed
 from fl_privquant.statement import Relation, View
 from tests.adversary.test_resumed_targets import Killed, KillingGrid
 from tests.flower.apps import client_app, fedavg, server_app
@@ -52,9 +52,11 @@ HONEST, CORRUPT, LOST = 3, 1, 1
 DEVIATION, PRIVATE = 2.0, 1.25
 
 
-def make_shares(rounds: int, apart: int, correlation: float, corrupt: int = CORRUPT) -> CorrelatedShares:
+def make_shares(
+    rounds: int, apart: int, correlation: float, exposed: int = CORRUPT + LOST
+) -> CorrelatedShares:
     schedule = RoundSchedule(rounds, apart)
-    return CorrelatedShares(schedule, correlation, HONEST, corrupt, DEVIATION, PRIVATE)
+    return CorrelatedShares(schedule, correlation, HONEST, exposed, DEVIATION, PRIVATE)
 
 
 def noise_covariance(
@@ -63,7 +65,8 @@ def noise_covariance(
     """The covariance of the sums' noise that the adversary does not know, for random losses and pairs.
 
     Each round has honest clients, up to ``LOST`` more of which that many are lost, and corrupt ones. What a
-    surviving sender handed over is taken off ``times`` times; 1 is what an honest server brings about.
+    surviving sender handed over is taken off ``times`` times; 1 is what an honest server brings about. A
+    sender whose receiver is lost tells the server its seed, unless it is gone.
     """
     covariance = np.zeros((rounds, rounds))
     num = HONEST + LOST + CORRUPT
@@ -80,6 +83,8 @@ def noise_covariance(
                     continue
                 if receivers[client] not in lost[number + 1]:
                     column[number + 1] = -times * correlation
+                elif draw.integers(2):
+                    continue
             covariance += DEVIATION**2 * np.outer(column, column)
     return covariance
 
@@ -109,12 +114,12 @@ def test_no_losses_pairs_and_participations_cost_more_than_is_stated(
         assert find_largest_distance(covariance, apart) <= stated
 
 
-@pytest.mark.parametrize(("corrupt", "times"), [(0, 1), (CORRUPT, 2)])
-def test_the_comparison_finds_what_is_not_covered(corrupt: int, times: int) -> None:
-    """The control: exposed seeds that are not counted, and a server that has noise taken off twice."""
+@pytest.mark.parametrize(("exposed", "times"), [(CORRUPT, 1), (LOST, 1), (CORRUPT + LOST, 2)])
+def test_the_comparison_finds_what_is_not_covered(exposed: int, times: int) -> None:
+    """The control: seeds that are not counted as known, and a server that has noise taken off twice."""
     draw = np.random.default_rng(7)
-    stated = make_shares(6, 2, 0.5, corrupt).sensitivity ** 2
-    found = [find_largest_distance(noise_covariance(6, 0.5, draw, times), 2) for _ in range(30)]
+    stated = make_shares(6, 2, 0.8, exposed).sensitivity ** 2
+    found = [find_largest_distance(noise_covariance(6, 0.8, draw, times), 2) for _ in range(100)]
     assert max(found) > stated
 
 
@@ -238,6 +243,42 @@ def test_a_wrong_seed_does_not_keep_its_receiver_out_of_the_sum(aggregation: Any
     _, records, _ = run(aggregation, spy=spy)
     assert b"no seed" in spy.got.values()
     assert [record.survivors for record in records] == [COHORT] * ROUNDS
+
+
+def seed_of_round(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def test_a_client_tells_its_seed_once_and_of_its_last_round_alone() -> None:
+    layout = Layout.of({"x": np.zeros(64, np.float32)})
+    _, receiver = make_key()
+
+    def train(aggregation: Any, context: Context) -> bytes:
+        codec = UpdateCodec(layout, make_plan(aggregation).encoding, 0)
+        bound, _ = prepare_codec(codec, RelayedSeed(None, receiver), True, 2, context, None)
+        return bound.mechanism.__dict__["_seeds"].own
+
+    context = Context(1, 2, {}, RecordDict(), {})
+    own = train(SecureSum(**SOME_LOST), context)
+    assert answer_seed_request(seed_of_round(2), context) == own
+    for number in (2, 2, 1):
+        with pytest.raises(SecureAggregationError, match="none is kept"):
+            answer_seed_request(seed_of_round(number), context)
+    # Asked for another round, it forgets the seed and tells nothing.
+    train(SecureSum(**SOME_LOST), context)
+    for number in (3, 2):
+        with pytest.raises(SecureAggregationError, match="none is kept"):
+            answer_seed_request(seed_of_round(number), context)
+    assert not context.state
+    # Where nobody is planned to be lost, no seed is kept.
+    train(SecureSum(**NOBODY_LOST), context)
+    assert not context.state
+
+
+@pytest.mark.parametrize("wrong", [b"", b"short", bytes(9)])
+def test_requests_for_seeds_that_name_no_round_are_refused(wrong: bytes) -> None:
+    with pytest.raises(SecureAggregationError, match="expected 8"):
+        answer_seed_request(wrong, Context(1, 2, {}, RecordDict(), {}))
 
 
 def test_restored_state_uses_no_own_seed_twice_and_a_replayed_seed_is_not_opened() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -14,9 +13,10 @@ from fl_privquant.distributions.codebook import Codebook
 from fl_privquant.mechanisms.additive.discrete_laplace import DiscreteLaplaceMechanism
 from fl_privquant.mechanisms.base import Mechanism, TableMechanism
 from fl_privquant.mechanisms.tables.pbm import PbmMechanism
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms, WholeUpdate
 from fl_privquant.sampling.integer_noise import DiscreteLaplace
 from fl_privquant.statement import View
+from tests.memory import assert_fewer_bytes
 
 
 def wide_table() -> Mechanism:
@@ -54,30 +54,21 @@ def many_pieces(rows: int) -> Mechanism:
 @pytest.mark.parametrize("rows", [400, 5000])
 def test_a_distribution_of_many_pieces_does_not_fill_the_memory(rows: int) -> None:
     mechanism = Mechanism.from_bytes(many_pieces(rows).to_bytes())
-    tracemalloc.start()
-    for named in mechanism.update_losses(UpdateNorms(l2=3.0), 100, View()):
-        assert not math.isnan(named.loss.log_moment(1.0))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 26
+    with assert_fewer_bytes(1 << 26):
+        for named in mechanism.update_losses(WholeUpdate(UpdateNorms(l2=3.0), 100, View())):
+            assert not math.isnan(named.loss.log_moment(1.0))
 
 
 @pytest.mark.parametrize("make", [wide_table, many_bits])
 def test_bounds_by_the_norm_stay_within_memory(make: object) -> None:
     mechanism = Mechanism.from_bytes(make().to_bytes())  # type: ignore[operator]
-    tracemalloc.start()
-    for named in mechanism.update_losses(UpdateNorms(l2=30.0), 7850, View(10_000)):
-        assert not math.isnan(named.loss.log_moment(1.0))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 29
+    with assert_fewer_bytes(1 << 29):
+        for named in mechanism.update_losses(WholeUpdate(UpdateNorms(l2=30.0), 7850, View(10_000))):
+            assert not math.isnan(named.loss.log_moment(1.0))
 
 
 def test_wide_laplace_noise_is_given_up_before_its_sum_is_listed() -> None:
     noise = DiscreteLaplace(Fraction(3600))
     mechanism = DiscreteLaplaceMechanism("discrete_laplace", noise, 65_536, 1000, 32, 19.0, 0.0, 1e-9)
-    tracemalloc.start()
-    mechanism.update_losses(UpdateNorms(l2=30.0), 7850, View(1000))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 28
+    with assert_fewer_bytes(1 << 28):
+        mechanism.update_losses(WholeUpdate(UpdateNorms(l2=30.0), 7850, View(1000)))

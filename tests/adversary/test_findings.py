@@ -1,7 +1,5 @@
 """What hostile bytes and texts once did, each as the case that did it."""
 
-# ruff: noqa: F811  a fixture is imported, and is an argument of tests
-
 from __future__ import annotations
 
 import contextlib
@@ -9,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import Array, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, Error, Message, MetricRecord
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum
@@ -28,22 +25,13 @@ from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_array
 from fl_privquant.flower._messages.protocol import Reply, Request
 from fl_privquant.flower.server.round_state import average_metrics
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.privacy_loss.sums.gaussian_bound import certify_sum
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Unit, View
-from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
-from tests.flower.conftest import flower_log  # noqa: F401  a fixture
+from tests.flower.apps import CLIP, client_app, fedavg, simulate
 from tests.mechanisms.forgery import forged
-
-
-def run(strategy, client, num_clients, **options):
-    """The strategy's run in this process."""
-    server = server_app(lambda: strategy, **options)
-    return InlineEngine().run(server, client, Federation(num_clients))
-
 
 FORGED_LINE = "refused\n\x1b[2J\x1b[31mPrivQuant: round 1, 20 usable updates, 0 failed"
 
@@ -57,18 +45,9 @@ def test_a_metric_that_no_float_holds_is_left_out(value):
 
 
 def test_a_run_outlives_a_client_with_such_a_metric():
-    app = ClientApp()
-
-    @app.train(mods=[HugeMetric(), PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
-    def train(message, context):
-        arrays = {name: each.numpy() for name, each in message.content["arrays"].items()}
-        new = trained(arrays, context.node_config["partition-id"], 1)
-        record = type(message.content["arrays"])({name: Array(np.asarray(new[name])) for name in new})
-        metrics = MetricRecord({"num-examples": 1, "loss": 0.5})
-        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
-
+    app = client_app([HugeMetric(), PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
-    run(strategy, app, 5)
+    simulate(strategy, app, 5)
     assert strategy.survivors == {1: 5}
 
 
@@ -175,7 +154,7 @@ def test_a_client_cannot_forge_lines_of_the_log(flower_log, secure):
     strategy = PrivQuantStrategy(
         fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP), aggregation=aggregation
     )
-    run(strategy, client_app(mods), 11)
+    simulate(strategy, client_app(mods), 11)
     told = [line for line in flower_log.lines if "usable updates, 0 failed" in line]
     assert told
     assert all("refused" in line for line in told)
@@ -196,7 +175,7 @@ class NamesMetrics:
 
 def test_one_client_cannot_make_the_statement_long(flower_log):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
-    run(strategy, client_app([NamesMetrics(), PrivQuantMod(max_epsilon=10.0)]), 3, num_rounds=4)
+    simulate(strategy, client_app([NamesMetrics(), PrivQuantMod(max_epsilon=10.0)]), 3, num_rounds=4)
     (line,) = [line for line in strategy.privacy_statement() if "not counted in any figure" in line]
     assert "and at least 91 more metrics without protection" in line
     assert len(line) < 1000
@@ -217,7 +196,7 @@ class ClaimsToBeSimulated:
 
 def test_one_client_cannot_call_the_run_simulated(flower_log):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP))
-    run(strategy, client_app([ClaimsToBeSimulated(), PrivQuantMod(max_epsilon=10.0)]), 25, num_rounds=2)
+    simulate(strategy, client_app([ClaimsToBeSimulated(), PrivQuantMod(max_epsilon=10.0)]), 25, num_rounds=2)
     assert strategy.simulated is False
     assert len(strategy.simulated_nodes) == 2
     (line,) = [line for line in strategy.privacy_statement() if "simulated" in line]
@@ -236,7 +215,7 @@ def test_the_operators_word_on_simulation_stands(flower_log):
     strategy = PrivQuantStrategy(
         fedavg(), pq.Encoding(pq.design("one_bit", epsilon=2.0), CLIP), simulated=True
     )
-    run(strategy, client_app([PrivQuantMod(max_epsilon=10.0)]), 3)
+    simulate(strategy, client_app([PrivQuantMod(max_epsilon=10.0)]), 3)
     assert any(line.startswith("privacy is simulated") for line in strategy.privacy_statement())
 
 

@@ -19,7 +19,7 @@ from fl_privquant.flower._messages.stages import ADVERTISE, protocol_content
 from fl_privquant.flower.client.node_gate import NodeGate, _GatedConnection, _pop_reply
 from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.messages import Invitation
-from tests.flower.test_mod import ask
+from tests.flower.asking import ask
 
 NODE = 7
 

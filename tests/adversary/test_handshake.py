@@ -14,16 +14,13 @@ import numpy as np
 import pytest
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
-from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import ClientRound, ServerRound
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg._answer_log import AnsweredStages
-from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys, shamir
-from fl_privquant.secagg.crypto.masks import apply_masks
 from fl_privquant.secagg.crypto.sharing import Seed, derive_share, holders_to_correct
-from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster, SharedSeeds
-from tests.secagg.driver import CONTEXT, Round, open_round, shown
+from fl_privquant.secagg.messages import Roster, SharedSeeds
+from tests.secagg.driver import CONTEXT, Lost, Round, open_round, shown
 
 NUM_CLIENTS = 8
 LOST = 10
@@ -50,9 +47,7 @@ def secrets_of_masks(round_: Round) -> dict[tuple[int, int], bytes]:
 
 def with_a_dropout(signed: bool) -> tuple[Round, dict[tuple[int, int], bytes], dict[int, bytes]]:
     """A round that opened though one client was lost; its roots, and those that the server opened."""
-    round_ = open_round(NUM_CLIENTS, signed=signed, dropout_fraction=0.25, restore=False)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(NUM_CLIENTS, signed=signed, dropout_fraction=0.25, restore=False, until="mask")
     roots, revealed = secrets_of_masks(round_), dict[int, bytes]()
     dealt_roots = round_.server._dealt.roots
 
@@ -61,10 +56,7 @@ def with_a_dropout(signed: bool) -> tuple[Round, dict[tuple[int, int], bytes], d
         return revealed
 
     round_.server._dealt.roots = recorded  # type: ignore[method-assign]
-    round_.mask([LOST])
-    round_.confirm()
-    round_.unmask()
-    assert LOST not in round_.server.finish().survivors
+    assert LOST not in round_.run(Lost(mask=[LOST]), since="mask").survivors
     return round_, roots, revealed
 
 
@@ -102,8 +94,7 @@ def test_a_key_whose_owner_was_lost_is_not_taken_in_a_later_round() -> None:
 
 
 def test_advertisements_of_another_round_are_refused() -> None:
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
     config = replace(round_.server._config, number=2)
     later = ServerRound(config, round_.inputs)
     assert not later.receive(LOST, round_.sent["KeyAdvertisement"][LOST])
@@ -166,9 +157,7 @@ def test_derived_shares_are_of_one_direction_and_one_pair() -> None:
 
 def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
     """Whichever of them derive right shares, and whichever derive shares that are corrected."""
-    round_ = open_round(NUM_CLIENTS, restore=False)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(NUM_CLIENTS, restore=False, until="mask")
     threshold, dealer = round_.server.graph_parameters.threshold, 24
     assert threshold == 5
     seed = bytes(round_.clients[dealer]._seed)
@@ -194,9 +183,7 @@ def test_corrections_fit_every_seed_to_whoever_knows_fewer_shares_than_the_thres
     """With the shares of four holders (of a threshold of five), all corrections and any seed there are shares
     that the others could have derived: what is sent says nothing about the seed.
     """
-    round_ = open_round(NUM_CLIENTS, restore=False)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(NUM_CLIENTS, restore=False, until="mask")
     dealt, dealer = round_.server._dealt, 24
     points, size = dealt.points[dealer], shamir.SHARE_BYTES
     revealed = {
@@ -240,8 +227,7 @@ def test_two_lists_of_clients(lists: int) -> None:
     With two lists, which differ in the key of one corrupt client, the masks between the groups do not cancel,
     and the sum stays closed; with one list it opens.
     """
-    round_ = open_round(20, dimension=50, max_code=1, width=20, signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(20, dimension=50, max_code=1, width=20, signed=True, restore=False, until="share")
     clients, server = list(round_.inputs), round_.server
     second = clients[12:] if lists == 2 else []
     rosters = {i: Roster.from_bytes(data) for i, data in server.rosters().items()}
@@ -251,17 +237,7 @@ def test_two_lists_of_clients(lists: int) -> None:
         told = other_keys if i in second else own_keys
         round_.clients[i].share_keys(shown(rosters[i], clients, told, i).to_bytes())
     roots = secrets_of_masks(round_)
-    everyone, total = Subset(20, tuple(range(20))), np.zeros(50, dtype="<u4")
-    for i in clients:
-        client = round_.clients[i]
-        client.settle(MaskRequest(server._round_id, everyone).to_bytes(), CONTEXT)
-        own_key = client._round_keys[i]
-        self_mask = keys.derive(client._seed, client._masks_digest, keys.SELF_MASK, own_key)
-        vector = unpack_codes(MaskedInput.from_bytes(client.mask(round_.inputs[i])).payload, 20, 50)
-        bare = vector.astype("<u4")
-        apply_masks(bare, [(self_mask, False)])
-        total += bare
-    left = (total - round_.expected(clients).astype("<u4")) & 0xFFFFF
+    left = round_.bare_sum(width=20, dimension=50)
     assert (np.count_nonzero(left) > 45) == (lists == 2)
     assert left.any() == (lists == 2)
     between = [(i, j) for i in clients[:12] for j in second]
@@ -279,8 +255,7 @@ def test_a_state_that_is_put_back_and_shares_again_says_the_same(
             return True
 
     monkeypatch.setattr(client_module, "answered_stages", Forgetful())
-    round_ = open_round(NUM_CLIENTS, signed=signed, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, signed=signed, restore=False, until="share")
     roster, stored = round_.server.rosters()[LOST], round_.clients[LOST].to_bytes()
     first, again = (
         ClientRound.from_bytes(stored, round_.policies[LOST]).share_keys(roster) for _ in range(2)
@@ -310,9 +285,7 @@ def test_what_is_wrapped_shows_no_root_and_opens_with_the_wrapping_seed_only(
         return wrap(seed, *arguments)
 
     monkeypatch.setattr(keys, "wrap", recorded)
-    round_ = open_round(NUM_CLIENTS, restore=False)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(NUM_CLIENTS, restore=False, until="mask")
     dealt, graph = round_.server._dealt, round_.server._graph_digest
     roots = {peer: bytes(root) for peer, root in round_.clients[LOST]._roots.items()}
     wrapped = dealt.messages[LOST].sealed_roots
@@ -346,8 +319,7 @@ def test_a_lost_client_that_wrapped_wrong_roots_spoils_the_sum_and_nothing_else(
 
 @pytest.mark.parametrize("change", ["fewer roots", "fewer shares"])
 def test_messages_without_a_root_or_a_share_for_everybody_are_refused(change: str) -> None:
-    round_ = open_round(NUM_CLIENTS, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, restore=False, until="share")
     roster = round_.server.rosters()[LOST]
     message = SharedSeeds.from_bytes(round_.clients[LOST].share_keys(roster))
     wrong = (

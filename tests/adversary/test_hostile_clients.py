@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Context, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,13 +21,13 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.sum_check import make_sum_check
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import Reply
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.pack import pack_codes, unpack_codes
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg.crypto import shamir
 from fl_privquant.secagg.messages import MaskedInput, SharedSeeds, UnmaskReply
+from tests.flower.apps import fedavg, mod_for, moving_client, simulate
 from tests.secagg.driver import Lost, Round, Wire, open_round
 
 
@@ -67,10 +64,7 @@ def test_wrong_unmask_shares_are_corrected_and_their_senders_named() -> None:
     liars = run_against_liars(round_, 3, seed=4)
     round_.advertise()
     round_.share()
-    round_.mask()
-    round_.confirm()
-    round_.unmask()
-    result = round_.server.finish()
+    result = round_.run(since="mask")
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
     assert len(result.survivors) == 150
     assert sorted(round_.server.rejected) == liars
@@ -103,8 +97,7 @@ def test_more_liars_than_can_be_corrected_end_the_round_with_the_bound() -> None
 
 def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> None:
     """The owner deals a wrong share to an honest holder: the record names both, and the sum is right."""
-    round_ = open_round(9, 7, graph=(8, 5), restore=False)
-    round_.advertise()
+    round_ = open_round(9, 7, graph=(8, 5), restore=False, until="share")
     dealer, victim = 3, 45
     deal = client_module.deal
 
@@ -122,10 +115,7 @@ def test_a_client_that_deals_wrong_shares_cannot_frame_its_holders_alone() -> No
             sealed = round_.client(i).share_keys(roster)
         assert SharedSeeds.from_bytes(sealed).client_id == i
         round_.server.receive(i, sealed)
-    round_.mask()
-    round_.confirm()
-    round_.unmask()
-    result = round_.server.finish()
+    result = round_.run(since="mask")
     np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
     reason = round_.server.rejected[victim]
     assert f"it or client {dealer} broke" in reason
@@ -158,30 +148,13 @@ def train(
     mod: Any, rounds: int, mechanism: Any, max_failed_rounds: int = 1, **clipping: Any
 ) -> tuple[np.ndarray, Any]:
     """The model after some rounds of clients whose updates are all zero, and the strategy."""
-    client, server, strategies = ClientApp(), ServerApp(), []
-
-    @client.train(mods=[mod, PrivQuantMod(max_epsilon=math.inf, seed=5, secure_aggregation=True)])
-    def unchanged(message: Message, context: Context) -> Message:
-        arrays = message.content["arrays"]
-        return Message(
-            RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message
-        )
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        private = PrivQuantStrategy(
-            FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
-            pq.Encoding(mechanism, clip=0.1, **clipping),
-            aggregation=SecureSum(),
-            max_failed_rounds=max_failed_rounds,
-        )
-        strategies.append(private)
-        start = ArrayRecord({"weight": Array(np.zeros(1030, np.float32))})
-        result = strategies[0].start(grid, start, num_rounds=rounds)
-        context.state["arrays"] = result.arrays
-
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    return np.asarray(next(iter(result.arrays.values())).numpy()), strategies[0]
+    encoding = pq.Encoding(mechanism, clip=0.1, **clipping)
+    strategy = PrivQuantStrategy(
+        fedavg(), encoding, aggregation=SecureSum(), max_failed_rounds=max_failed_rounds
+    )
+    client = moving_client(np.float32(0.0), [mod, mod_for(SecureSum())])
+    done = simulate(strategy, client, CLIENTS, rounds, {"weight": np.zeros(1030, np.float32)})
+    return done.vector, strategy
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

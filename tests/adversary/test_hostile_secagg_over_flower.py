@@ -31,6 +31,7 @@ from fl_privquant.flower._messages.protocol import (
 )
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg.messages import SharedSeeds
+from tests.flower.apps import client_app, fedavg, mod_for, moving_client, simulate
 
 CLIENTS, ROUNDS, CULPRIT = 25, 2, 7
 MECHANISM = pq.design("one_bit", epsilon=1.0)
@@ -50,7 +51,6 @@ def deals_garbage(message: Message, context: Context, call_next: Any) -> Message
 
 def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
     """Its secret does not open: one round ends without a sum, and the client is not asked again."""
-    client, server = ClientApp(), ServerApp()
     asked: list[int] = []
 
     def counts(message: Message, context: Context, call_next: Any) -> Message:
@@ -59,30 +59,11 @@ def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
             asked.append(int(context.node_config["partition-id"]))
         return call_next(message, context)
 
-    @client.train(
-        mods=[counts, deals_garbage, PrivQuantMod(max_epsilon=math.inf, seed=5, secure_aggregation=True)]
-    )
-    def train(message: Message, context: Context) -> Message:
-        arrays = {
-            name: Array(np.asarray(each.numpy() + np.float32(0.05)))
-            for name, each in message.content["arrays"].items()
-        }
-        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 3})}
-        return Message(RecordDict(content), reply_to=message)
-
-    survivors: dict[int, int] = {}
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        # At the default settings no round may fail, but one that names a culprit does not count.
-        strategy = PrivQuantStrategy(inner, pq.Encoding(MECHANISM, clip=0.1), aggregation=SecureSum())
-        record = ArrayRecord({"weight": Array(np.zeros(37, np.float32))})
-        strategy.start(grid, record, num_rounds=ROUNDS)
-        survivors.update(strategy.survivors)
-
-    InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    assert survivors == {1: 0, 2: CLIENTS - 1}
+    client = moving_client(np.float32(0.05), [counts, deals_garbage, mod_for(SecureSum())])
+    # At the default settings no round may fail, but one that names a culprit does not count.
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(MECHANISM, clip=0.1), aggregation=SecureSum())
+    simulate(strategy, client, CLIENTS, ROUNDS, {"weight": np.zeros(37, np.float32)})
+    assert strategy.survivors == {1: 0, 2: CLIENTS - 1}
     assert asked.count(CULPRIT) == 1
     assert len(asked) == 2 * CLIENTS - 1
 
@@ -227,11 +208,6 @@ def test_a_server_that_freezes_all_clients_but_one_opens_nothing(attacked: bool)
 
 def test_a_strategy_that_asks_clients_differently_is_told(flower_log: Any) -> None:
     """An honest one: without the check, each round would end with a sum of masks."""
-    client, server = ClientApp(), ServerApp()
-
-    @client.train(mods=[PrivQuantMod(max_epsilon=math.inf, secure_aggregation=True)])
-    def train(message: Message, context: Context) -> Message:
-        raise AssertionError("not asked")
 
     class Differing(FedAvg):
         def configure_train(self, *args: Any, **keywords: Any) -> Iterable[Message]:
@@ -240,11 +216,10 @@ def test_a_strategy_that_asks_clients_differently_is_told(flower_log: Any) -> No
                 each.content = RecordDict({**each.content, "config": own})
                 yield each
 
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        inner = Differing(fraction_evaluate=0.0, min_train_nodes=5, min_available_nodes=5)
-        strategy = PrivQuantStrategy(inner, pq.Encoding(MECHANISM, clip=0.1), aggregation=SecureSum())
-        strategy.start(grid, ArrayRecord({"weight": Array(np.zeros(37, np.float32))}), num_rounds=1)
-
+    trained: list[int] = []
+    client = client_app([mod_for(SecureSum())], lambda arrays, partition, _: trained.append(partition))
+    encoding = pq.Encoding(MECHANISM, clip=0.1)
+    strategy = PrivQuantStrategy(fedavg(Differing), encoding, aggregation=SecureSum())
     with pytest.raises(InvalidSpecError, match=r"node \d+ is sent another configuration or model"):
-        InlineEngine().run(server, client, Federation(num_clients=5))
+        simulate(strategy, client, 5)
+    assert trained == []

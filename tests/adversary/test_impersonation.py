@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Context, Message
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum
@@ -27,7 +24,6 @@ from fl_privquant.flower.client.identity import (
     find_client_id,
     sign_identification,
 )
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg import ClientPolicy
 from fl_privquant.secagg.signed.identities import (
     IdentityKey,
@@ -40,6 +36,7 @@ from fl_privquant.secagg.signed.identities import (
     verify_identification,
     write_known_clients,
 )
+from tests.flower.apps import client_app, fedavg, simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -83,30 +80,17 @@ def run(
     rounds: int = 2,
     **settings: Any,
 ) -> tuple[np.ndarray, dict[int, int]]:
-    client, server, survivors = ClientApp(), ServerApp(), {}
+    encoding = pq.Encoding(pq.design("stochastic", levels=16), clip=0.1)
+    aggregation = SecureSum(identities=identities, **settings)
+    strategy = PrivQuantStrategy(fedavg(), encoding, aggregation=aggregation)
+
+    def shifted(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
+        return {name: each + np.float32(0.01 * partition) for name, each in arrays.items()}
+
     private = PrivQuantMod(max_epsilon=math.inf, seed=5, secure_aggregation=True)
-
-    @client.train(mods=[Configured(configurations), *mods, private])
-    def train(message: Message, context: Context) -> Message:
-        shift = np.float32(0.01 * int(context.node_config["partition-id"]))
-        arrays = {name: Array(each.numpy() + shift) for name, each in message.content["arrays"].items()}
-        metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        strategy = PrivQuantStrategy(
-            FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
-            pq.Encoding(pq.design("stochastic", levels=16), clip=0.1),
-            aggregation=SecureSum(identities=identities, **settings),
-        )
-        start = ArrayRecord({"weight": Array(np.zeros(33, np.float32))})
-        result = strategy.start(grid, start, num_rounds=rounds)
-        survivors.update(strategy.survivors)
-        context.state["arrays"] = result.arrays
-
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    return np.asarray(next(iter(result.arrays.values())).numpy()), survivors
+    client = client_app([Configured(configurations), *mods, private], shifted)
+    done = simulate(strategy, client, CLIENTS, rounds, {"weight": np.zeros(33, np.float32)})
+    return done.vector, strategy.survivors
 
 
 def test_a_round_of_clients_that_know_one_another_by_files(files: Path, flower_log: Any) -> None:

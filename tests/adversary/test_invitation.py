@@ -12,12 +12,11 @@ from flwr.app import ConfigRecord, Message
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import RECORD_SECAGG
 from fl_privquant.flower._messages.stages import ADVERTISE, KEY_DATA, KEY_STAGE
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.secagg.messages import Invitation
-from tests.flower.apps import client_app, fedavg, server_app
+from tests.flower.apps import client_app, fedavg, mod_for, simulate
 
 CLIENTS = 25
 
@@ -63,27 +62,21 @@ def test_a_mismatch_is_refused_by_all_before_they_train(
     mechanism = pq.design("optm", epsilon=1.0, bits=2)
     assert (mechanism.max_code, mechanism.sum_bits(CLIENTS)) == (7, 8)
     trained: list[int] = []
-    grids: list[Forging] = []
 
     def train(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
         trained.append(partition)
         return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
 
-    def forging(grid: Any) -> Forging:
-        grids.append(Forging(grid, changes))
-        return grids[0]
-
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            fedavg(), pq.Encoding(mechanism, clip=0.1), max_failed_rounds=1, aggregation=SecureSum()
-        )
-
-    mods = [PrivQuantMod(1.0, secure_aggregation=True)]
-    server = server_app(strategy, initial={"x": np.zeros(1, np.float32)}, wrap_grid=forging)
-    InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(mechanism, clip=0.1), max_failed_rounds=1, aggregation=SecureSum()
+    )
+    client, initial = client_app([mod_for(SecureSum())], train), {"x": np.zeros(1, np.float32)}
+    grid = simulate(
+        strategy, client, CLIENTS, initial=initial, wrap_grid=lambda grid: Forging(grid, changes)
+    ).grid
     assert trained == []
-    assert len(grids[0].reasons) == CLIENTS
-    assert len(set(grids[0].reasons)) == 1
+    assert len(grid.reasons) == CLIENTS
+    assert len(set(grid.reasons)) == 1
     assert word in flower_log.text
 
 
@@ -98,10 +91,8 @@ def test_clients_that_fail_to_train_are_in_the_secure_sum(fails: str) -> None:
         return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
 
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, clip=0.2), aggregation=SecureSum())
-    mods = [PrivQuantMod(np.inf, secure_aggregation=True)]
-    initial = {"x": np.zeros(7, np.float32)}
-    server = server_app(lambda: strategy, initial=initial)
-    result = InlineEngine().run(server, client_app(mods, train), Federation(CLIENTS))
+    client = client_app([mod_for(SecureSum())], train)
+    model = simulate(strategy, client, CLIENTS, initial={"x": np.zeros(7, np.float32)}).vector
     assert strategy.survivors == {1: CLIENTS}
     share = 0.0 if fails == "all" else 13 / 25
-    np.testing.assert_allclose(result.arrays["x"].numpy(), 0.1 * share, atol=1e-5)
+    np.testing.assert_allclose(model, 0.1 * share, atol=1e-5)

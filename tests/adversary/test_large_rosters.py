@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -14,6 +12,7 @@ from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.parameters import GraphParameters
 from fl_privquant.secagg.messages import Invitation, Roster
 from tests.adversary.mutation import watched
+from tests.memory import assert_fewer_bytes
 
 CLIENT = 3
 
@@ -68,24 +67,14 @@ def test_a_signed_client_refuses_a_spread_graph_that_is_costly_to_draw(num_neigh
 
 @pytest.mark.parametrize(("num_neighbors", "spread"), [(2999, False), (2998, False), (1024, True)])
 def test_the_largest_graphs_take_little_memory(num_neighbors: int, spread: bool) -> None:
-    tracemalloc.start()
-    try:
+    with assert_fewer_bytes(50 << 20):
         graph = Graph(b"seed", GraphParameters(3000, num_neighbors, num_neighbors // 2 + 2, spread))
         assert graph.min_holders(range(100)) <= 100
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 50 << 20
 
 
 def test_a_ring_takes_memory_for_its_clients_only() -> None:
     """A ring has more neighbors than can go missing, so no policy refuses one of nearly all clients."""
-    tracemalloc.start()
-    try:
+    with assert_fewer_bytes(10 << 20):
         graph = Graph(b"seed", GraphParameters(20_000, 19_998, 15_000))
         assert len(graph.neighbors(7)) == 19_998
         assert graph.min_holders(range(100)) in (99, 100)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 10 << 20

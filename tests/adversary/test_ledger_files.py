@@ -22,9 +22,7 @@ from fl_privquant.accounting import Budget, Release, SpendingLedger
 from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger, resolve_ledger_path
-from tests.flower.test_mod import DIMENSION, ask, in_two_processes, train
-
-RUN_IDS = itertools.count(1 << 42)
+from tests.flower.asking import DIMENSION, RUN_IDS, ask, client, in_two_processes, train
 
 
 @pytest.fixture
@@ -294,12 +292,12 @@ def test_copies_of_one_state_in_one_process_share_its_budget(copies: int, separa
     old = fresh(run_id, min((each.state for each in answered), key=lambda state: len(repr(state))))
     assert not shared(ask(mechanism, 99), old, train).has_content()
     # Another run, or another node, has a ledger of its own; the state goes with the client.
-    assert shared(ask(mechanism, 1), fresh(next(RUN_IDS)), train).has_content()
+    assert shared(ask(mechanism, 1), client(), train).has_content()
 
 
 def test_the_state_adds_what_this_process_has_not_seen() -> None:
     mechanism = pq.design("one_bit", epsilon=1.0)
-    mod, context = PrivQuantMod(1.0, 4.5 * DIMENSION), fresh(next(RUN_IDS))
+    mod, context = PrivQuantMod(1.0, 4.5 * DIMENSION), client()
     for number in (1, 2, 3):
         assert mod(ask(mechanism, number), context, train).has_content()
     # The same state in a new process is a state under an id that this one does not know.
@@ -360,8 +358,7 @@ def test_the_default_file_holds_a_budget_over_restarts(
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     mechanism = pq.design("one_bit", epsilon=1.0)
     answers = [
-        PrivQuantMod(1.0, 3.5 * DIMENSION)(ask(mechanism), fresh(next(RUN_IDS)), train).has_content()
-        for _ in range(5)
+        PrivQuantMod(1.0, 3.5 * DIMENSION)(ask(mechanism), client(), train).has_content() for _ in range(5)
     ]
     assert answers == [True, True, True, False, False]
     assert '"releases": 3' in head(tmp_path / "privquant" / "ledger-partition-0.jsonl").read_text()
@@ -399,7 +396,7 @@ def test_new_runs_give_no_new_participations(tmp_path: Path) -> None:
     """Thirty runs, each of which asks once: with a limit of one, all thirty were answered."""
     mechanism = pq.design("one_bit", epsilon=1.0)
     mod = PrivQuantMod(1.0, max_participations=1, ledger_file=tmp_path / "ledger")
-    answers = [mod(ask(mechanism), fresh(next(RUN_IDS)), train).has_content() for _ in range(30)]
+    answers = [mod(ask(mechanism), client(), train).has_content() for _ in range(30)]
     assert answers == [True] + 29 * [False]
     assert SpendingLedger(tmp_path / "ledger").rounds == (1,)
 
@@ -453,7 +450,7 @@ def test_a_server_cannot_make_the_state_of_a_supernode_large(
     """
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    mechanism, context = pq.design("one_bit", epsilon=1.0), fresh(next(RUN_IDS))
+    mechanism, context = pq.design("one_bit", epsilon=1.0), client()
     assert PrivQuantMod(1.0, budget=budget)(ask(mechanism), context, train).has_content()
     record = context.state[RECORD_LEDGER]
     assert (mechanism.to_bytes() in record.values()) is stored

@@ -27,17 +27,13 @@ from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.protocol import Reply, Request
 from fl_privquant.flower.client.ledger import ClientLedger
 from fl_privquant.packing.pack import unpack_indices
+from tests.flower.asking import client
 
 FEATURES = 8
 STEPS = 12
 DIMENSION = 2 * FEATURES + 2
-RUN_IDS = itertools.count(1 << 41)
 
 App = Callable[[Message, Context], Message]
-
-
-def client() -> Context:
-    return Context(next(RUN_IDS), 7, {"partition-id": 0}, RecordDict(), {})
 
 
 def request_of(mechanism: pq.Mechanism, number: int, changes: dict[str, Any]) -> Request:

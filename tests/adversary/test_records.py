@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from torch import nn
 
 from fl_privquant.accounting import SimulatedSum
@@ -192,6 +194,19 @@ def test_clips_at_which_floats_are_not_precise_are_refused(size: float) -> None:
         sampling = RecordSampling(clip, 1.0, clip)
         norms = np.geomspace(1e-150, 1e150, 301)
         assert (sampling.clip_factors(norms) * norms / sampling.divisor <= sampling.norm).all()
+
+
+def test_an_app_that_forgets_the_mod_sends_the_model_that_it_got() -> None:
+    """It once sent the sum of gradients itself, without any noise."""
+    inputs, labels = (each.numpy() for each in records(4))
+    message = linear_message()
+    update = linear_record_update(message, inputs, np.minimum(labels, 1))
+    assert any(step.any() for step in update.record_sum.arrays.values())
+    reply = Message(RecordDict({"arrays": update}), reply_to=message)
+    sent = recorddict_from_proto(recorddict_to_proto(reply.content))["arrays"]
+    for name, array in message.content["arrays"].items():
+        np.testing.assert_array_equal(sent[name].numpy(), array.numpy())
+    assert not hasattr(pickle.loads(pickle.dumps(sent)), "record_sum")
 
 
 def test_an_update_is_released_once() -> None:

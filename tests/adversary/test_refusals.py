@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.stages import ADVERTISE, protocol_content
 from fl_privquant.secagg import ClientPolicy, RoundConfig, ServerRound, draw_session
-from tests.flower.test_mod import RUN_IDS, ask, never, train
+from tests.flower.asking import ask, client, never, train
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
-
-
-def node(**config: Any) -> Context:
-    named = {name.replace("_", "-"): value for name, value in config.items()}
-    return Context(next(RUN_IDS), 7, {"partition-id": 0, **named}, RecordDict(), {})
 
 
 def told(reply: Message) -> str:
@@ -37,18 +31,18 @@ def told(reply: Message) -> str:
 def test_a_new_server_does_not_learn_what_earlier_runs_spent(tmp_path: Path, spent: int) -> None:
     mod = PrivQuantMod(1.0, budget=(spent + 0.5) * 25.0, ledger_file=tmp_path / "ledger")
     for _ in range(spent):
-        assert mod(ask(MECHANISM), node(), train).has_content()
-    assert told(mod(ask(MECHANISM), node(), never)).startswith("BudgetExhaustedError: ")
+        assert mod(ask(MECHANISM), client(), train).has_content()
+    assert told(mod(ask(MECHANISM), client(), never)).startswith("BudgetExhaustedError: ")
 
 
 @pytest.mark.parametrize(
     ("mod", "context"),
     [
-        (PrivQuantMod(0.75), node()),
-        (PrivQuantMod(1.0), node(privquant_max_epsilon=0.75)),
-        (PrivQuantMod(1.0), node(privquant_budget="much")),
-        (PrivQuantMod(1.0, seed=3), node(privquant_budget=1e9)),
-        (PrivQuantMod(1.0, ledger_file="/dev/null/ledger"), node()),
+        (PrivQuantMod(0.75), client()),
+        (PrivQuantMod(1.0), client(privquant_max_epsilon=0.75)),
+        (PrivQuantMod(1.0), client(privquant_budget="much")),
+        (PrivQuantMod(1.0, seed=3), client(privquant_budget=1e9)),
+        (PrivQuantMod(1.0, ledger_file="/dev/null/ledger"), client()),
     ],
 )
 def test_a_server_does_not_learn_limits_or_files(mod: PrivQuantMod, context: Context) -> None:
@@ -58,9 +52,12 @@ def test_a_server_does_not_learn_limits_or_files(mod: PrivQuantMod, context: Con
 @pytest.mark.parametrize(
     ("policy", "context"),
     [
-        (ClientPolicy(min_clients=50), node()),
-        (ClientPolicy(), node(privquant_identity="/secret/key.pem", privquant_known_clients="/secret/list")),
-        (ClientPolicy(answered_folder=Path("/dev/null/answered")), node()),
+        (ClientPolicy(min_clients=50), client()),
+        (
+            ClientPolicy(),
+            client(privquant_identity="/secret/key.pem", privquant_known_clients="/secret/list"),
+        ),
+        (ClientPolicy(answered_folder=Path("/dev/null/answered")), client()),
     ],
 )
 def test_a_server_does_not_learn_policies_or_names_of_key_files(
@@ -74,5 +71,5 @@ def test_a_server_does_not_learn_policies_or_names_of_key_files(
 
 def test_what_is_wrong_with_the_message_itself_is_said() -> None:
     """So that operators can see that versions differ."""
-    reply = PrivQuantMod(1.0)(ask(MECHANISM, version=1), node(), never)
+    reply = PrivQuantMod(1.0)(ask(MECHANISM, version=1), client(), never)
     assert "protocol: version 1 is not" in reply.error.reason

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import Message
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam
 
 import fl_privquant as pq
@@ -21,15 +21,11 @@ from fl_privquant.flower import (
     StoppedResult,
 )
 from fl_privquant.flower._messages.grids import GridWrapper
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import client_app, fedavg
+from fl_privquant.flower.simulation import InlineEngine
+from tests.flower.apps import Killed, client_app, fedavg, simulate
 
 CLIENTS, DIMENSION, ROUNDS = 25, 60, 3
 LOST = {2: 2, 3: 1}
-
-
-class Killed(BaseException):
-    """An error that nothing handles."""
 
 
 class KillingGrid(GridWrapper):
@@ -59,19 +55,17 @@ def run(path: Path, epsilon: float, rounds: int, planned_rounds: int, **kill: An
     """The result and the strategy of a run, from the checkpoint if there is one."""
     plan = pq.Target(epsilon, rounds=planned_rounds, num_clients=CLIENTS).plan(DIMENSION)
     private = PrivQuantStrategy(fedavg(FedAdam), plan)
-    server = ServerApp()
-    outcome: list[Any] = []
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        model = ArrayRecord({"model": Array(np.zeros(DIMENSION, np.float32))})
-        used = KillingGrid(grid, **kill) if kill else grid
-        outcome.append(CheckpointStrategy(private, path).start(used, model, num_rounds=rounds))
-
     mods = [PrivQuantMod(max_epsilon=float("inf"), max_delta=1e-3, secure_aggregation=True)]
-    client = client_app(mods, lost_when=lambda partition, number: partition < LOST.get(number, 0))
-    InlineEngine(threads=3).run(server, client, Federation(CLIENTS))
-    return outcome[0], private
+    done = simulate(
+        CheckpointStrategy(private, path),
+        client_app(mods, lost_when=lambda partition, number: partition < LOST.get(number, 0)),
+        CLIENTS,
+        rounds,
+        {"model": np.zeros(DIMENSION, np.float32)},
+        engine=InlineEngine(threads=3),
+        wrap_grid=lambda grid: KillingGrid(grid, **kill) if kill else grid,
+    )
+    return done.result, private
 
 
 def total(strategy: PrivQuantStrategy) -> PrivacyStatement:

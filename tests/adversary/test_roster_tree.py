@@ -15,11 +15,9 @@ import pytest
 from scipy import stats
 
 from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
-from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import GraphParameters
 from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys
-from fl_privquant.secagg.crypto.masks import apply_masks
 from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.roster_tree import (
     merkle_levels,
@@ -27,9 +25,9 @@ from fl_privquant.secagg.graph.roster_tree import (
     merkle_root,
     merkle_root_from_path,
 )
-from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster
+from fl_privquant.secagg.messages import Roster
 from fl_privquant.secagg.signed.transcript import graph_digest, listing_digest
-from tests.secagg.driver import CONTEXT, Round, at
+from tests.secagg.driver import Round, at
 
 VICTIM, NUM_CLIENTS = 3, 47
 
@@ -120,17 +118,7 @@ def test_a_key_that_is_shown_otherwise_than_in_the_tree_opens_nothing(shown_othe
         private, keys.public_key(private), round_.public_keys()[VICTIM], round_.server._graph_digest
     )
     assert keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT) not in (victims, peers)
-    total = np.zeros(50, dtype="<u4")
-    request = MaskRequest(round_.server._round_id, Subset(NUM_CLIENTS, tuple(range(NUM_CLIENTS)))).to_bytes()
-    for i in EVERYONE:
-        client = round_.clients[i]
-        client.settle(request, CONTEXT)
-        self_mask = keys.derive(client._seed, client._masks_digest, keys.SELF_MASK, client._round_keys[i])
-        vector = unpack_codes(MaskedInput.from_bytes(client.mask(round_.inputs[i])).payload, 20, 50)
-        bare = vector.astype("<u4")
-        apply_masks(bare, [(self_mask, False)])
-        total += bare
-    left = (total - round_.expected(EVERYONE).astype("<u4")) & 0xFFFFF
+    left = round_.bare_sum(width=20, dimension=50)
     assert (np.count_nonzero(left) > 45) == left.any() == shown_otherwise
 
 

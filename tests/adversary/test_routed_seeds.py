@@ -23,7 +23,7 @@ CLIENTS, TRIALS, CORRELATION = 8, 300_000, 0.75
 Sums = NDArray[np.float64]
 
 
-def make_mechanism(num_corrupt: int) -> CorrelatedGaussianMechanism:
+def make_mechanism(num_corrupt: int, num_opened: int = 0) -> CorrelatedGaussianMechanism:
     mechanism = pq.design(
         "rounded_gaussian",
         spacing=0.25,
@@ -33,6 +33,7 @@ def make_mechanism(num_corrupt: int) -> CorrelatedGaussianMechanism:
         num_clients=CLIENTS,
         num_honest=CLIENTS,
         num_corrupt=num_corrupt,
+        num_opened=num_opened,
         rounds=2,
         rounds_apart=2,
         cache=False,
@@ -41,9 +42,9 @@ def make_mechanism(num_corrupt: int) -> CorrelatedGaussianMechanism:
     return mechanism
 
 
-def stated_separation(num_corrupt: int) -> float:
+def stated_separation(num_corrupt: int, num_opened: int = 0) -> float:
     """What one participation costs, for inputs two clips apart."""
-    mechanism = make_mechanism(num_corrupt)
+    mechanism = make_mechanism(num_corrupt, num_opened)
     return 2.0 / mechanism.spacing * mechanism.shares.sensitivity
 
 
@@ -120,3 +121,40 @@ def test_a_server_that_lies_could_learn_more_than_is_stated() -> None:
     reached = attack(dict.fromkeys(range(CLIENTS), 1), exposed=[0], case=20)
     honest = attack({0: 1}, exposed=[0], case=22)
     assert reached > honest + TOLERANCE
+
+
+def open_by_first_sum(case: int, victim: float) -> NDArray[np.float64]:
+    """The score of an adversary who has a receiver lost by what the first sum was, and is told its seed."""
+    mechanism, width = make_mechanism(0, 1), 1 << make_mechanism(0, 1).wrap_bits
+    codes, handed = [], []
+    for number in (1, 2):
+        for client in range(CLIENTS):
+            inputs = np.full(TRIALS, victim if (number, client) == (1, 0) else 0.0)
+            known = seed(case, 1, client) if number == 2 else None
+            encoder = mechanism.with_seeds(NoiseSeeds(seed(case, number, client), known))
+            stream = pq.RandomStream.seeded(case, round=number, client=client)
+            codes.append(encoder.to_codes(encoder.encode(inputs, rng=stream)).astype(np.int64))
+    handed = np.stack([mechanism._draw_handed(seed(case, 1, client), TRIALS) for client in range(CLIENTS)])
+    first, second = np.stack(codes[:CLIENTS]).sum(axis=0) % width, np.stack(codes[CLIENTS:])
+    lost, trials = first % CLIENTS, np.arange(TRIALS)
+    sums = [first, (second.sum(axis=0) - second[lost, trials]) % width]
+    counts = [CLIENTS, CLIENTS - 1]
+    opened = [
+        mechanism.decode_sum(each, count) * count / mechanism.spacing
+        for each, count in zip(sums, counts, strict=True)
+    ]
+    opened[0] = opened[0] - handed[lost, trials] / 2**20
+    s, s0 = 2.0, 1.25
+    linked = np.array([1.0, -CORRELATION])
+    covariance = (CLIENTS - 1) * (s**2 * np.outer(linked, linked) + np.diag([0.0, s**2]))
+    covariance += np.diag(counts) * (s0**2 + 1.0 / 12.0)
+    return np.asarray(np.linalg.solve(covariance, [1.0, 0.0]) @ np.stack(opened))
+
+
+def test_seeds_that_are_told_once_sums_are_known_tell_no_more_than_is_stated() -> None:
+    low, high = open_by_first_sum(30, -1.0), open_by_first_sum(31, 1.0)
+    threshold = np.median(np.concatenate([low, high]))
+    reached = float(ndtri((high > threshold).mean()) - ndtri((low > threshold).mean()))
+    assert 0.9 * stated_separation(0, 1) < reached < stated_separation(0, 1) + TOLERANCE
+    # The control: it is more than what would be stated if no seeds were told.
+    assert reached > stated_separation(0, 0) + TOLERANCE

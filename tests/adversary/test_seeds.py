@@ -6,20 +6,14 @@ import sys
 from typing import Any
 
 import pytest
-from flwr.app import Context, RecordDict
 
 import fl_privquant as pq
 from fl_privquant.flower import PrivQuantMod
-from tests.flower.test_mod import RUN_IDS, ask, never, refused, train
+from tests.flower.asking import ask, client, never, refused, train
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
 # The app takes its seed from the run's configuration, which the server writes.
 FROM_THE_SERVER = PrivQuantMod(1.0, seed=lambda context: context.run_config.get("seed"))
-
-
-def node(run_config: dict[str, Any], **node_config: Any) -> Context:
-    config = {name.replace("_", "-"): value for name, value in node_config.items()}
-    return Context(next(RUN_IDS), 7, {"partition-id": 0, **config}, RecordDict(), run_config)
 
 
 @pytest.mark.parametrize(
@@ -34,11 +28,11 @@ def node(run_config: dict[str, Any], **node_config: Any) -> Context:
 )
 def test_beside_the_limits_of_a_node_seeds_are_refused(limit: dict[str, Any]) -> None:
     assert "seed: whoever knows it" in refused(
-        FROM_THE_SERVER, ask(MECHANISM), node({"seed": 1}, **limit), never
+        FROM_THE_SERVER, ask(MECHANISM), client({"seed": 1}, **limit), never
     )
     # Without a seed the client answers, and where the owner simulates too.
-    assert FROM_THE_SERVER(ask(MECHANISM), node({}, **limit), train).has_content()
-    simulated = node({"seed": 1}, privquant_simulated=True, **limit)
+    assert FROM_THE_SERVER(ask(MECHANISM), client({}, **limit), train).has_content()
+    simulated = client({"seed": 1}, privquant_simulated=True, **limit)
     assert FROM_THE_SERVER(ask(MECHANISM), simulated, train).has_content()
 
 
@@ -46,12 +40,12 @@ def test_beside_the_limits_of_a_node_seeds_are_refused(limit: dict[str, Any]) ->
 def test_on_a_supernode_seeds_are_refused(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     for mod in (FROM_THE_SERVER, PrivQuantMod(1.0, seed=3)):
-        assert "seed: whoever knows it" in refused(mod, ask(MECHANISM), node({"seed": 1}), never)
+        assert "seed: whoever knows it" in refused(mod, ask(MECHANISM), client({"seed": 1}), never)
         # What the server writes into the run's configuration allows nothing.
-        forged = node({"seed": 1, "privquant-simulated": True})
+        forged = client({"seed": 1, "privquant-simulated": True})
         assert "seed: whoever knows it" in refused(mod, ask(MECHANISM), forged, never)
-    assert FROM_THE_SERVER(ask(MECHANISM), node({}), train).has_content()
+    assert FROM_THE_SERVER(ask(MECHANISM), client({}), train).has_content()
 
 
 def test_in_a_simulation_seeds_are_as_before() -> None:
-    assert FROM_THE_SERVER(ask(MECHANISM), node({"seed": 1}), train).has_content()
+    assert FROM_THE_SERVER(ask(MECHANISM), client({"seed": 1}), train).has_content()

@@ -16,7 +16,7 @@ from fl_privquant.secagg._answer_log import AnsweredFolder, AnsweredStages
 from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.graph.parameters import hypergeometric_tail
 from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
-from tests.flower.test_mod import in_two_processes
+from tests.flower.asking import in_two_processes
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3

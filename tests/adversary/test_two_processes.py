@@ -13,18 +13,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant._files import LockedError, file_lock
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
-from fl_privquant.flower.simulation import Federation, InlineEngine
+from tests.flower.apps import client_app, fedavg, simulate
 
 ROOT = Path(__file__).parents[2]
-SIZE = "federation.num_clients=5", "federation.rounds=40", "task=mean", "task.dimension=3000"
+SIZE = "federation.num_clients=5", "federation.rounds=120", "task=mean", "task.dimension=3000"
 
 
 def simulation(output: Path) -> list[str]:
@@ -74,11 +70,7 @@ def test_the_second_process_is_refused_and_a_killed_ones_lock_is_free(tmp_path: 
     )
     assert third.returncode == 0, third.stderr
     rows = pd.read_parquet(wait_for(tmp_path, "default/*/rounds.parquet"))
-    assert rows["round"].tolist() == list(range(41))
-
-
-def model() -> ArrayRecord:
-    return ArrayRecord({"w": Array(pd.Series([0.0, 1.0, 2.0], dtype="float32").to_numpy())})
+    assert rows["round"].tolist() == list(range(121))
 
 
 class Programs:
@@ -91,24 +83,17 @@ class Programs:
         self.errors: list[BaseException] = []
 
     def run(self, rounds: int, wait: bool = False) -> PrivQuantStrategy:
-        mechanism = pq.design("one_bit", epsilon=1.0)
-        private = PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), pq.Encoding(mechanism, clip=0.1))
-        client, server = ClientApp(), ServerApp()
-
-        @client.train(mods=[PrivQuantMod(max_epsilon=1.0)])
-        def train(message: Message, context: Context) -> Message:
+        def train(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
             self.released += 1
             if wait:
                 self.under_way.set()
                 assert self.go_on.wait(60)
-            metrics = MetricRecord({"num-examples": 1})
-            return Message(RecordDict({"arrays": model(), "metrics": metrics}), reply_to=message)
+            return arrays
 
-        @server.main()
-        def main(grid: Grid, context: Context) -> None:
-            CheckpointStrategy(private, self.path).start(grid, model(), num_rounds=rounds)
-
-        InlineEngine().run(server, client, Federation(num_clients=3))
+        encoding = pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)
+        private = PrivQuantStrategy(fedavg(), encoding)
+        client = client_app([PrivQuantMod(max_epsilon=1.0)], train)
+        simulate(CheckpointStrategy(private, self.path), client, 3, rounds)
         return private
 
 

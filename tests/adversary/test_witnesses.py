@@ -19,17 +19,9 @@ from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.messages import Confirmation, MaskRequest, Roster, SurvivorList, UnmaskRequest
 from fl_privquant.secagg.signed.witnesses import min_witnesses, quorum_size
-from tests.secagg.driver import CONTEXT, Lost, Round, open_round, shown
+from tests.secagg.driver import CONTEXT, Lost, Round, at, open_round, shown
 
 NUM_CLIENTS = 20
-
-
-def confirming(round_: Round | None = None) -> Round:
-    """A signed round of twenty (two corrupt, two lost at most) whose masked inputs have arrived."""
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False) if round_ is None else round_
-    for stage in (round_.advertise, round_.share, round_.mask):
-        stage()
-    return round_
 
 
 def confirmation(round_: Round, client: int, agreement: bytes) -> bytes:
@@ -77,7 +69,7 @@ def test_the_odds_that_two_quorums_share_corrupt_witnesses_only(num_clients: int
 @pytest.mark.parametrize("honest_in_first", range(6))
 def test_of_two_lists_at_max_one_is_opened(honest_in_first: int) -> None:
     """Two corrupt witnesses sign both lists; the five honest ones are told one or the other."""
-    round_ = confirming()
+    round_ = at("confirm", NUM_CLIENTS)
     witnesses, survivors = sorted(round_.server._witnesses), tuple(round_.inputs)
     assert len(witnesses) == 7
     corrupt, honest = witnesses[:2], witnesses[2:]
@@ -112,8 +104,7 @@ def test_of_two_lists_at_max_one_is_opened(honest_in_first: int) -> None:
 )
 def test_confirmations_that_do_not_count(change: str) -> None:
     """A quorum in which one signature is not that witness's word on this list in this round."""
-    round_ = confirming()
-    round_.confirm()
+    round_ = at("unmask", NUM_CLIENTS)
     server, policies = round_.server, round_.policies
     victim = next(i for i in round_.inputs if i not in server._witnesses)
     request = UnmaskRequest.from_bytes(server.unmask_requests()[victim])
@@ -147,8 +138,7 @@ def test_confirmations_that_do_not_count(change: str) -> None:
 @pytest.mark.parametrize("told", [0, 1, 6, 20])
 def test_a_server_that_tells_one_client_of_other_witnesses(told: int) -> None:
     """The number is part of the graph's digest: its masks cancel with nobody's, and it never unmasks."""
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
     victim = max(round_.inputs)
 
     def wire(kind: str, client: int, data: bytes) -> bytes:
@@ -178,31 +168,21 @@ def test_a_server_that_tells_one_client_of_other_witnesses(told: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_as_many_witnesses_may_be_lost_as_clients(count: int) -> None:
-    round_ = open_round(NUM_CLIENTS, signed=True)
-    round_.advertise()
-    round_.share()
-    lost = sorted(round_.server._witnesses)[:count]
-    round_.mask()
-    round_.confirm(lost)
+    round_ = open_round(NUM_CLIENTS, signed=True, until="mask")
+    lost = Lost(confirm=sorted(round_.server._witnesses)[:count])
     if count == 3:
         with pytest.raises(
             SecureAggregationError, match="4 of 7 witnesses confirmed the survivors, below the 5"
         ):
-            round_.unmask()
+            round_.run(lost, since="mask")
         return
-    round_.unmask()
-    assert (round_.server.finish().total == round_.expected(round_.inputs)).all()
+    assert (round_.run(lost, since="mask").total == round_.expected(round_.inputs)).all()
 
 
 def test_any_clients_but_witnesses_may_be_silent_as_long_as_secrets_open() -> None:
-    round_ = open_round(NUM_CLIENTS, signed=True)
-    round_.advertise()
-    round_.share()
-    silent = [i for i in round_.inputs if i not in round_.server._witnesses][:8]
-    round_.mask()
-    round_.confirm(silent)
-    round_.unmask()
-    assert (round_.server.finish().total == round_.expected(round_.inputs)).all()
+    round_ = open_round(NUM_CLIENTS, signed=True, until="mask")
+    silent = Lost(confirm=[i for i in round_.inputs if i not in round_.server._witnesses][:8])
+    assert (round_.run(silent, since="mask").total == round_.expected(round_.inputs)).all()
 
 
 # Two lists of clients
@@ -214,8 +194,7 @@ def test_two_lists_of_clients_do_not_set_honest_clients_apart() -> None:
     Every client masks with all honest clients of the other group, so that no sum of the ten alone opens,
     though a quorum of theirs, with the corrupt ones, is enough.
     """
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
     clients = list(round_.inputs)
     second, own_keys = clients[12:], round_.public_keys()
     other_keys = own_keys | {i: keys.public_key(keys.draw_secret()) for i in clients[:2]}

@@ -1,16 +1,11 @@
-"""Comparisons: whole updates, and searches that end in a local minimum."""
+"""Comparisons of mechanisms for coordinates and for whole updates."""
 
 from __future__ import annotations
 
-import pytest
 from typer.testing import CliRunner
 
 import fl_privquant.cli.main as cli
-from fl_privquant.cli.comparison import (
-    compare,
-    design_with_split_epsilon,
-    find_stuck_search,
-)
+from fl_privquant.cli.comparison import compare, design_with_split_epsilon
 
 
 def test_whole_updates_have_a_table_of_their_own() -> None:
@@ -32,16 +27,3 @@ def test_whole_updates_have_a_table_of_their_own() -> None:
     assert split.epsilon * 5 <= 2.0
     assert f"{rows[0].mechanism.mse():.4f}" in whole
     assert f"{split.mse():.4f}" in whole
-
-
-def test_where_mvu_is_stuck_the_free_family_is_named() -> None:
-    rows = list(compare(1.5, 4, names=("mvu", "optm", "one_bit")))
-    found = find_stuck_search(rows)
-    assert found is not None
-    assert (found.label, found.container) == ("mvu", "optm")
-    assert found.mean_squared_error == pytest.approx(1.94, abs=0.01)
-    assert found.min_error <= 1.632
-    assert find_stuck_search([row for row in rows if row.label != "optm"]) is None
-    names = ["--mechanism", "mvu", "--mechanism", "optm"]
-    shown = CliRunner().invoke(cli.app, ["compare", "--epsilon", "1.5", *names])
-    assert "mvu is in a local minimum: MSE 1.94" in shown.output

@@ -74,7 +74,9 @@ def headings() -> set[str]:
     calls = [
         node
         for node in parsed("fl_privquant/cli")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Column"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Column", "_column_of_mechanism")
     ]
     return {text for call in calls for text in texts(call.args[0])}
 

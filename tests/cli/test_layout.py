@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from operator import itemgetter
 
 import pytest
 from rich.console import Console
@@ -14,11 +15,11 @@ from fl_privquant.cli.main import app
 
 WIDTHS = (80, 120)
 COLUMNS = (
-    Column("mechanism", words=True),
-    Column("MSE", "mean squared error, in clip²"),
-    Column("accuracy, %"),
-    Column("bytes"),
-    Column("s", "seconds"),
+    Column("mechanism", itemgetter(0), words=True),
+    Column("MSE", itemgetter(1), "mean squared error, in clip²"),
+    Column("accuracy, %", itemgetter(2)),
+    Column("bytes", itemgetter(3)),
+    Column("s", itemgetter(4), "seconds"),
 )
 ROWS = [
     ("optm independent", "(7.148 ± 0.050) × 10⁻³", "93.7 ± 3.1", "123456", "0.01"),

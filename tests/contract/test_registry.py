@@ -13,6 +13,8 @@ from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpd
 from fl_privquant.mechanisms._continuous import FloatMechanism
 from fl_privquant.mechanisms.registry import get_entry
 from fl_privquant.mechanisms.vectors.base import VectorMechanism, VectorSpec
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
+from fl_privquant.sampling import chunks
 from tests.mechanisms.forgery import forged
 from tests.typical import spec_fields
 from tests.typical import typical as typical_of
@@ -155,7 +157,7 @@ def test_the_exact_error_is_what_draws_show(mechanism: Any) -> None:
 def test_the_exact_error_of_vectors_is_what_draws_show(mechanism: Any) -> None:
     generator = np.random.default_rng(6)
     x = generator.uniform(-1.0, 1.0, (4_000, 3))
-    if mechanism.norm == "l2":
+    if mechanism.norm is UpdateNorm.L2:
         x = generator.normal(size=x.shape)
         x *= generator.random((len(x), 1)) ** (1 / 3) / np.linalg.norm(x, axis=1, keepdims=True)
     sized = mechanism.for_dimension(3)
@@ -214,6 +216,24 @@ def test_the_same_seed_gives_the_same_codes(mechanism: Any) -> None:
     assert np.array_equal(first, second)
     threaded = mechanism.encode(x, rng=pq.RandomStream.seeded(9, round=2), threads=2)
     assert np.array_equal(first, threaded)
+
+
+@pytest.mark.parametrize(
+    "name", [each for each in pq.available_mechanisms() if not issubclass(get_entry(each).spec, VectorSpec)]
+)
+def test_chunks_threads_precision_and_layout_do_not_matter(
+    mechanism: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(2).uniform(-1.2, 1.2, (40, 50)).astype(np.float32)
+    expected = mechanism.encode(x, rng=pq.RandomStream.seeded(3))
+    others = [np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]]
+    if not mechanism.outputs_floats:
+        others.append(x.astype(np.float64))
+    monkeypatch.setattr(chunks, "_CHUNK", 77)
+    for threads in (1, 3):
+        for same in (x, *others):
+            codes = mechanism.encode(same, rng=pq.RandomStream.seeded(3), threads=threads)
+            np.testing.assert_array_equal(codes, expected)
 
 
 @pytest.mark.parametrize(

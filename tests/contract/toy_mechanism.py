@@ -27,7 +27,7 @@ from fl_privquant.privacy_loss.closed_forms import response_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.sums.blanket import BlanketDraws, bound_covered_loss
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.sampling.chunks import Chunk, encode_in_chunks
 from fl_privquant.sampling.stream import RandomStream
 from fl_privquant.statement import LOCAL, Relation, View
@@ -86,19 +86,14 @@ class ToyMechanism(LatticeMechanism, kind="toy"):
         draws = BlanketDraws(blanket, view.honest_count - 1, float(least.sum()))
         return NamedLoss(bound_covered_loss(self.rows, np.arange(3), draws, local), "toy sum")
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
-        if norms.l2 is None:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
+        if update.l2_distance is None:
             return []
         # A log probability changes by at most this much for each unit of the input.
         slope = (HALF - 2 * self.rare) / (2.0 * self.rare)
-        distance = relation.distance * norms.l2 * math.sqrt(dimension) + dimension * 2.0**-30
-        return [NamedLoss(response_loss(slope * distance * (1.0 + 1e-9)), "toy norm", relation=relation)]
+        distance = update.l2_distance * math.sqrt(update.dimension) + update.dimension * 2.0**-30
+        loss = response_loss(slope * distance * (1.0 + 1e-9))
+        return [NamedLoss(loss, "toy norm", relation=update.relation)]
 
     def encode(
         self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Release, View
@@ -18,7 +17,7 @@ from fl_privquant.privacy_loss.composition import loss_distribution as loss_modu
 from fl_privquant.privacy_loss.sums import blanket as blanket_module
 from fl_privquant.privacy_loss.sums import gaussian_bound as secure_sum_module
 from tests.controls.mutation import mutated
-from tests.exact import hockey_stick, response_epsilon
+from tests.exact import blanket_delta, hockey_stick, response_epsilon
 from tests.privacy_loss.sums.test_gaussian_bound import (
     distribution_pairs,
     hockey_excess,
@@ -28,17 +27,6 @@ from tests.privacy_loss.sums.test_gaussian_bound import (
 
 CLIENTS = (2, 7, 30)
 EPSILONS = (0.0, 0.1, 0.4, 0.8)
-
-
-def blanket_delta(rows: np.ndarray, clients: int, epsilon: float) -> float:
-    """Delta of the blanket argument for one bit, all numbers of blanket draws one by one."""
-    share = 2.0 * rows.min()
-    exact = 0.0
-    for draws in range(clients):
-        coins = binom.pmf(np.arange(draws + 1), draws, 0.5)
-        pair = (np.convolve(rows[0], coins), np.convolve(rows[1], coins))
-        exact += binom.pmf(draws, clients - 1, share) * hockey_stick(*pair, epsilon)
-    return exact
 
 
 def covers_the_sum(module: ModuleType) -> bool:

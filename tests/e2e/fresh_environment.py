@@ -2,11 +2,13 @@
 
 Its dependencies are those of the environment that runs the tests: installing torch once more takes minutes.
 What is editable there is not seen from here; the package, the simulations and Flower's programs are its own.
+So is one file besides, by which Flower's processes wait less for one another.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,12 +21,10 @@ ROOT = Path(__file__).parents[2]
 _FLOWER = ("flower-*", "flwr*")
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder: Path) -> None:
     """Build the wheel of this repository into a folder."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--wheel-dir", folder, ROOT], check=True, capture_output=True)
-    (built,) = folder.glob("fl_privquant-*.whl")
-    return built
 
 
 def create(folder: Path, wheel: Path) -> None:
@@ -35,6 +35,7 @@ def create(folder: Path, wheel: Path) -> None:
     subprocess.run([*install, "--no-index", wheel], check=True, capture_output=True)
     # Links that are kept in this folder, such as that of an editable package, are not followed from there.
     (packages_of(folder) / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
+    shutil.copy(ROOT / "tests" / "impatient" / "sitecustomize.py", packages_of(folder))
     for pattern in _FLOWER:
         for script in Path(sysconfig.get_paths()["scripts"]).glob(pattern):
             copy = scripts_of(folder) / script.name

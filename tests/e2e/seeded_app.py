@@ -1,4 +1,4 @@
-"""One app for all engines: seeded codes, three rounds, the codes themselves kept in the server's state."""
+"""One app for all engines: seeded codes, which are kept in the server's state; three rounds unless told."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -82,7 +82,7 @@ def run(grid, context, private):
         mechanism = pq.design(name, **({"epsilon": 2.0, "bits": 2} if name == "optm" else {}))
         options = {"aggregation": SumOfCodes()} if config.get("aggregation") == "sum" else {}
         strategy = Recording(inner, pq.Encoding(mechanism, clip=0.1, rotate=name == "optm"), **options)
-    result = strategy.start(grid, initial(), num_rounds=3, timeout=300)
+    result = strategy.start(grid, initial(), num_rounds=int(config.get("rounds", 3)), timeout=300)
     context.state["arrays"] = result.arrays
     if private:
         context.state["codes"] = ConfigRecord(strategy.payloads)

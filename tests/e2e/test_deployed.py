@@ -20,8 +20,9 @@ from tests.ray_cluster import WARNINGS
 pytestmark = [pytest.mark.slow, *WARNINGS]
 
 LOST_SAVES = "tests.adversary.lost_saves_app"
-# The server adds codes up as integers: their sum does not depend on the order in which they come.
-SEEDED = {"clients": CLIENTS, "aggregation": "sum"}
+# The server adds codes up as integers: their sum does not depend on the order in which they come. Every
+# message starts a process.
+SEEDED = {"clients": CLIENTS, "aggregation": "sum", "rounds": 2}
 
 
 def run_all(folder):
@@ -49,11 +50,9 @@ def run_all(folder):
 
 
 @pytest.fixture(scope="session")
-def deployed(tmp_path_factory):
+def deployed(make_once):
     """The folder with what the apps have left."""
-    folder = tmp_path_factory.mktemp("deployed")
-    run_all(folder)
-    return folder
+    return make_once("deployed", run_all)
 
 
 def state_of(path):

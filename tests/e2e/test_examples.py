@@ -1,6 +1,5 @@
 """The examples and the template, as they are, on the inline engine."""
 
-import gzip
 import json
 import logging
 import os
@@ -60,7 +59,7 @@ def test_five_hospitals_learn_and_keep_to_their_patients_target(monkeypatch, cap
     app = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     apps = app["components"]
     result = InlineEngine().run(apps["serverapp"], apps["clientapp"], Federation(5, app["config"]))
-    # Always the larger class: 0.65; eight runs with secure randomness reached 0.91 to 0.96.
+    # Always the larger class: 0.65; eight runs with secure randomness reached 0.95 to 0.98.
     assert result.state["metrics"]["accuracy"] > 0.85
     assert "A whole silo (a hospital, say) is not protected" in capsys.readouterr().out
 
@@ -87,20 +86,6 @@ def test_lora_changes_no_other_arrays_and_helps():
     assert changed == {name for name in before if "lora" in name}
     # The public model has not seen such images: 0.39. Eight rounds of ten clients reach 0.92.
     assert accuracy(make_model()) < 0.5
-
-
-def test_the_gru_learns_from_a_folder_of_roles(tmp_path):
-    pytest.importorskip("torch")
-    with gzip.open(tmp_path / "roles.jsonl.gz", "wt", encoding="utf-8") as file:
-        for role in range(5):
-            file.write(json.dumps({"role": f"role {role}", "text": "to be or not " * 60}) + "\n")
-    settings = {"data": str(tmp_path), "num-rounds": 3, "clip": 0.2, "learning-rate": 2.0}
-    package = "simulations.examples.shakespeare"
-    result = InlineEngine().run(
-        f"{package}.server_app:app", f"{package}.client_app:app", Federation(5, {**CONFIG, **settings})
-    )
-    # Of 13 characters the most frequent, a space, is 4.
-    assert result.state["metrics"]["accuracy"] > 0.25
 
 
 def test_the_template_is_a_project_of_its_own(tmp_path):

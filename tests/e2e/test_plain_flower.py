@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulations.run import execute
-from simulations.runner.apps.user_app import UserApp, user_app
+from simulations.runner.apps.user_app import call_in_own_process, user_app
 from simulations.runner.config import RunConfig
 from tests.ray_cluster import WARNINGS, RayCluster
 from tests.simulations.flower_apps import TORCH, write_app
@@ -22,8 +22,6 @@ CLIENTS = 2
 def test_without_a_mechanism_it_is_flowers_own_simulation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: RayCluster
 ) -> None:
-    from flwr.simulation import run_simulation
-
     folder = write_app(tmp_path / "app", TORCH)
     plain, inline, ray = (tmp_path / f"{name}.npz" for name in ("plain", "inline", "ray"))
     # Flower's simulation has no way to set a run config.
@@ -34,23 +32,10 @@ def test_without_a_mechanism_it_is_flowers_own_simulation(
         .replace('context.run_config["learning-rate"]', "0.1")
         .replace('context.run_config["saved"]', repr(str(plain)))
     )
-    app = user_app(str(folder))
     # Ray's workers look for modules where this says, and grow it.
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parents[2]}")
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-    # A client takes the whole cluster: each run starts one worker, not two.
-    try:
-        run_simulation(
-            server_app=app.server(),
-            client_app=app.client(),
-            num_supernodes=CLIENTS,
-            backend_config={
-                "client_resources": {"num_cpus": ray_cluster.CPUS},
-                "init_args": {"address": ray_cluster.address},
-            },
-        )
-    finally:
-        UserApp.deactivate()
+    call_in_own_process(simulate_plainly, folder, ray_cluster.address, ray_cluster.CPUS)
     server_app.write_text(text)
     on_ray = {"name": "ray", "address": ray_cluster.address, "client_cpus": ray_cluster.CPUS}
     for path, engine in ((inline, {"name": "inline"}), (ray, on_ray)):
@@ -70,3 +55,16 @@ def test_without_a_mechanism_it_is_flowers_own_simulation(
         for name in expected.files:
             assert model[name].dtype == expected[name].dtype
             assert model[name].tobytes() == expected[name].tobytes(), name
+
+
+def simulate_plainly(folder: Path, address: str, cpus: int) -> None:
+    from flwr.simulation import run_simulation
+
+    app = user_app(str(folder))
+    # A client takes the whole cluster: each run starts one worker, not two.
+    run_simulation(
+        server_app=app.server(),
+        client_app=app.client(),
+        num_supernodes=CLIENTS,
+        backend_config={"client_resources": {"num_cpus": cpus}, "init_args": {"address": address}},
+    )

@@ -14,11 +14,6 @@ ROOT = Path(__file__).parents[2]
 LEFT_OUT = ("benchmarks", "studies", "tutorial.py", "tutorial.ipynb")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fresh_environment.build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
 def files_of(name: str) -> set[str]:
     """The files of a folder that are tracked, without those that only this repository needs."""
     paths = (path.relative_to(ROOT) for path in (ROOT / name).rglob("*") if path.is_file())
@@ -37,17 +32,15 @@ def test_the_wheel_holds_the_packages_and_nothing_besides(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_where_this_folder_is_not(wheel: Path, tmp_path: Path) -> None:
-    home = tmp_path / "environment"
-    fresh_environment.create(home, wheel)
-    scripts, packages = fresh_environment.scripts_of(home), fresh_environment.packages_of(home)
+def test_the_wheel_runs_where_this_folder_is_not(fresh: Path, tmp_path: Path) -> None:
+    packages = fresh_environment.packages_of(fresh.parent)
     script = "import fl_privquant as pq\nprint(pq.__file__, pq.design('grr', epsilon=1, bits=1).epsilon <= 1)"
     done = subprocess.run(
-        [scripts / "python", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={}
+        [fresh / "python", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={}
     )
     assert done.stdout.split() == [str(packages / "fl_privquant" / "__init__.py"), "True"], done.stderr
     said = subprocess.run(
-        [scripts / "fl-privquant", "--help"], cwd=tmp_path, capture_output=True, text=True, env={}
+        [fresh / "fl-privquant", "--help"], cwd=tmp_path, capture_output=True, text=True, env={}
     )
     assert said.returncode == 0, said.stderr
     assert "plan" in said.stdout

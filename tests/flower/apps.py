@@ -1,18 +1,27 @@
 """Small Flower apps for the tests: clients whose update is known, servers that keep what they got."""
 
+import math
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from fl_privquant.accounting import SecureSum
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.flower import PrivQuantMod
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.protocol import message_digest
+from fl_privquant.flower.client.ledger import ClientLedger
+from fl_privquant.flower.server.strategy_wrapper import strategy_stack
+from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.sampling.stream import RandomStream
+from fl_privquant.secagg import ClientPolicy
 
 SEED = 11
 CLIP = 0.2
@@ -45,6 +54,10 @@ def trained(arrays, partition, server_round):
         name: each + steps[name].astype(each.dtype) if each.dtype.kind == "f" else each + 1
         for name, each in arrays.items()
     }
+
+
+class Killed(KeyboardInterrupt):
+    """The end of a program: an error that nothing handles."""
 
 
 class LostWhen:
@@ -89,13 +102,24 @@ def client_app(
     return app
 
 
-def moving_client(move, mods):
+def query_app(answer):
+    """A client that answers queries by a function of the message and its context."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        return answer(message, context)
+
+    return app
+
+
+def moving_client(move, mods, **options):
     """A client whose training adds ``move`` to every array of floats; all clients weigh the same."""
 
     def train_with(arrays, partition, server_round):
         return {name: each + move if each.dtype.kind == "f" else each for name, each in arrays.items()}
 
-    return client_app(mods, train_with, num_examples=lambda partition: 1)
+    return client_app(mods, train_with, num_examples=lambda partition: 1, **options)
 
 
 def server_app(make_strategy, num_rounds=1, initial=None, wrap_grid=lambda grid: grid, **options):
@@ -110,6 +134,87 @@ def server_app(make_strategy, num_rounds=1, initial=None, wrap_grid=lambda grid:
         context.state["arrays"] = app.result.arrays
 
     return app
+
+
+def mod_for(aggregation=None, max_epsilon=math.inf, max_delta=1e-3, **options):
+    """A seeded mod that allows everything; for a secure sum it masks, and assumes what the sum assumes."""
+    masks = isinstance(aggregation, SecureSum) and ClientPolicy(
+        corrupt_fraction=aggregation.corrupt_fraction, dropout_fraction=aggregation.dropout_fraction
+    )
+    return PrivQuantMod(
+        max_epsilon, max_delta=max_delta, secure_aggregation=masks, **{"seed": SEED} | options
+    )
+
+
+@dataclass
+class Simulated:
+    """A run in this process that has ended."""
+
+    strategy: Any
+    result: Any
+    """What ``strategy.start`` has returned."""
+    model: dict[str, np.ndarray]
+    records: list[Any]
+    """What each round did."""
+    grid: Any
+
+    @property
+    def private(self):
+        """The strategy that encodes, whatever wraps it."""
+        return next(each for each in strategy_stack(self.strategy) if isinstance(each, PrivQuantStrategy))
+
+    @property
+    def ledger(self):
+        return self.private.ledger
+
+    @property
+    def vector(self):
+        """The model, end to end."""
+        return np.concatenate([each.ravel() for each in self.model.values()])
+
+    @property
+    def metrics(self):
+        """The metrics of training in the last round."""
+        return dict(list(self.result.train_metrics_clientapp.values())[-1])
+
+    @property
+    def ledgers(self):
+        """The ledger of each client, as its state has it."""
+        return {node: ClientLedger(context) for node, context in self.grid.contexts.items()}
+
+
+def simulate(
+    strategy,
+    client=None,
+    num_clients=4,
+    num_rounds=1,
+    initial=None,
+    *,
+    engine=None,
+    seed=None,
+    node_config=None,
+    wrap_grid=lambda grid: grid,
+    **options,
+):
+    """Run a strategy with clients in this process; further options are those of its ``start``."""
+    grids, records = [], []
+    for private in strategy_stack(strategy):
+        if isinstance(private, PrivQuantStrategy):
+            private.on_round = _both(private.on_round, records.append)
+    server = server_app(
+        lambda: strategy,
+        num_rounds,
+        initial,
+        wrap_grid=lambda grid: grids.append(wrap_grid(grid)) or grids[0],
+        **options,
+    )
+    federation = Federation(num_clients, node_config=node_config or {}, seed=seed)
+    ended = (engine or InlineEngine()).run(server, client or client_app(), federation)
+    return Simulated(strategy, server.result, as_arrays(ended.arrays), records, grids[0])
+
+
+def _both(first, second):
+    return second if first is None else lambda record: (first(record), second(record))
 
 
 def fedavg(cls=FedAvg, **options):

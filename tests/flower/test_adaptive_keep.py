@@ -14,11 +14,10 @@ from fl_privquant.accounting import Accountant, Release, SimulatedSum, UpdateNor
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower import AdaptiveKeep, PrivQuantMod, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import AdaptiveKeep, PrivQuantStrategy
 from fl_privquant.flower.policies.adaptive_keep import estimate_mean_energy
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan
-from tests.flower.apps import moving_client, server_app
+from tests.flower.apps import Simulated, fedavg, mod_for, moving_client, simulate
 
 CLIENTS, DIMENSION, ROUNDS = 40, 1200, 4
 
@@ -31,20 +30,17 @@ def plan() -> Plan:
     return target.plan(DIMENSION, max_bits=1, keep=240, aggregation=everybody)
 
 
-def run(policy: AdaptiveKeep, length: float) -> tuple[PrivQuantStrategy, list[RoundRecord]]:
+def run(policy: AdaptiveKeep, length: float) -> Simulated:
     """All clients send the same update of that L2 norm."""
-    records: list[RoundRecord] = []
-    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-    strategy = PrivQuantStrategy(inner, policy, simulated=True, on_round=records.append)
     step = np.full(DIMENSION, length / math.sqrt(DIMENSION), dtype=np.float32)
-    client = moving_client(step, [PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=3)])
-    server = server_app(lambda: strategy, ROUNDS, {"model": np.zeros(DIMENSION, np.float32)})
-    InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    return strategy, records
+    strategy = PrivQuantStrategy(fedavg(), policy, simulated=True)
+    initial = {"model": np.zeros(DIMENSION, np.float32)}
+    return simulate(strategy, moving_client(step, [mod_for()]), CLIENTS, ROUNDS, initial)
 
 
 def test_short_means_are_sent_in_fewer_coordinates_within_the_target(plan: Plan) -> None:
-    strategy, records = run(AdaptiveKeep(plan, smoothing=0.2), length=0.05)
+    done = run(AdaptiveKeep(plan, smoothing=0.2), length=0.05)
+    strategy, records = done.strategy, done.records
     kept = [record.codec.kept for record in records]
     assert len(kept) == ROUNDS
     assert kept[0] == 240
@@ -57,7 +53,7 @@ def test_short_means_are_sent_in_fewer_coordinates_within_the_target(plan: Plan)
 
 
 def test_means_at_the_clip_are_sent_as_planned(plan: Plan) -> None:
-    _, records = run(AdaptiveKeep(plan, smoothing=0.5), length=1.0)
+    records = run(AdaptiveKeep(plan, smoothing=0.5), length=1.0).records
     assert [record.codec.kept for record in records] == [240] * ROUNDS
 
 

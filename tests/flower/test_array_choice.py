@@ -13,10 +13,9 @@ import fl_privquant as pq
 from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import client_app, digest_of, server_app
+from tests.flower.apps import Simulated, client_app, digest_of, fedavg, mod_for, simulate
 
 CLIENTS = 7
 START = {
@@ -33,54 +32,41 @@ def run(
     include: tuple[str, ...] = (),
     inner: Strategy | None = None,
     exclude: tuple[str, ...] = (),
-) -> tuple[dict[str, np.ndarray], list[RoundRecord]]:
-    records: list[RoundRecord] = []
-    secure = isinstance(aggregation, pq.SecureSum)
-
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            inner or FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS),
-            pq.Encoding(pq.design("optm", epsilon=2.0, bits=2), clip=0.1),
-            arrays=pq.ArrayChoice(include=include, exclude=exclude),
-            aggregation=aggregation,
-            on_round=records.append,
-        )
+) -> Simulated:
+    encoding = pq.Encoding(pq.design("optm", epsilon=2.0, bits=2), clip=0.1)
+    choice = pq.ArrayChoice(include=include, exclude=exclude)
+    strategy = PrivQuantStrategy(inner or fedavg(), encoding, arrays=choice, aggregation=aggregation)
 
     # Every array is changed, by far more than the clip.
-    client = client_app(
-        [PrivQuantMod(max_epsilon=10.0, seed=3, secure_aggregation=secure)],
-        lambda arrays, *_: {name: np.asarray(each + 1) for name, each in arrays.items()},
-        lambda _: 1,
-    )
-    server = server_app(strategy, 2, START)
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    return {name: array.numpy() for name, array in result.arrays.items()}, records
+    def more(arrays: dict[str, np.ndarray], *_: int) -> dict[str, np.ndarray]:
+        return {name: np.asarray(each + 1) for name, each in arrays.items()}
+
+    return simulate(strategy, client_app([mod_for(aggregation)], more, lambda _: 1), CLIENTS, 2, START)
 
 
 @pytest.mark.parametrize("aggregation", [pq.PerClient(), pq.SumOfCodes(), pq.SecureSum()])
 @pytest.mark.parametrize("adam", [False, True])
 def test_what_is_not_chosen_stays_to_the_last_bit(aggregation: Aggregation, adam: bool) -> None:
-    inner = FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS) if adam else None
-    model, records = run(aggregation, ("head.*",), inner)
+    done = run(aggregation, ("head.*",), fedavg(FedAdam) if adam else None)
     for name, before in START.items():
-        assert model[name].dtype == before.dtype
-        changed = not np.array_equal(model[name], before)
+        assert done.model[name].dtype == before.dtype
+        changed = not np.array_equal(done.model[name], before)
         assert changed == name.startswith("head."), name
     # 20 and 5 coordinates are counted, and no more.
-    assert {record.codec.dimension for record in records} == {25}
-    assert run(aggregation)[1][-1].codec.dimension == 154
+    assert {record.codec.dimension for record in done.records} == {25}
+    assert run(aggregation).records[-1].codec.dimension == 154
 
 
 def test_fewer_coordinates_cost_less() -> None:
-    chosen, everything = (run(pq.PerClient(), include)[1][-1] for include in (("head.*",), ()))
+    chosen, everything = (run(pq.PerClient(), include).records[-1] for include in (("head.*",), ()))
     assert chosen.spent.epsilon < everything.spent.epsilon / 3
     assert chosen.bytes_up < everything.bytes_up
 
 
 def test_excluded_patterns() -> None:
-    model, records = run(pq.PerClient(), ("head.*", "body.*"), exclude=("*.bias",))
-    assert records[0].codec.layout.names == ("body.weight", "head.weight")
-    assert np.array_equal(model["head.bias"], START["head.bias"])
+    done = run(pq.PerClient(), ("head.*", "body.*"), exclude=("*.bias",))
+    assert done.records[0].codec.layout.names == ("body.weight", "head.weight")
+    assert np.array_equal(done.model["head.bias"], START["head.bias"])
 
 
 def test_a_plan_is_for_what_is_chosen() -> None:

@@ -12,8 +12,7 @@ from fl_privquant.accounting import Accountant, Release
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower.server.checkpoint import CheckpointError
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import CLIP, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
+from tests.flower.apps import CLIP, Killed, assert_same_arrays, client_app, fedavg, simulate, trained
 
 ROUNDS = 5
 STRATEGIES = {
@@ -27,11 +26,6 @@ STRATEGIES = {
         fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1
     ),
 }
-FEDERATION = Federation(6, seed=3)
-
-
-class Killed(KeyboardInterrupt):
-    """An error that nothing handles."""
 
 
 def kill():
@@ -46,16 +40,14 @@ def strategy_of(name, path=None):
 
 
 def run(name, path=None, dies=None, num_rounds=ROUNDS, **options):
-    """The run's server app; ``dies`` is called while clients train in round 3."""
+    """``dies`` is called while clients train in round 3."""
 
     def train(arrays, partition, server_round):
         if dies is not None and server_round == 3 and partition >= 2:
             dies()
         return trained(arrays, partition, server_round)
 
-    server = server_app(lambda: strategy_of(name, path), num_rounds=num_rounds, **options)
-    server.run_result = InlineEngine().run(server, client_app(train_with=train), FEDERATION)
-    return server
+    return simulate(strategy_of(name, path), client_app(train_with=train), 6, num_rounds, seed=3, **options)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -69,11 +61,11 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(name, tmp_path):
     with pytest.raises(Killed):
         run(name, path, die)
     resumed = run(name, path)
-    assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
-    ledger = resumed.strategy.strategy.ledger
+    assert_same_arrays(resumed.model, whole.model)
+    ledger = resumed.ledger
     # Round 3 was asked for twice, and clients answered twice: both are counted.
     assert [number for number, _ in ledger.releases] == [1, 2, 3, 3, 4, 5]
-    assert ledger.statement(1e-5).epsilon > whole.strategy.ledger.statement(1e-5).epsilon
+    assert ledger.statement(1e-5).epsilon > whole.ledger.statement(1e-5).epsilon
     if name == "half":
         # Names of clients may change with a restart: the most before it and the most after it are added.
         assert 4 * 50.0 - 1e-3 < ledger.statement(0.0).epsilon < 6 * 50.0 + 1e-3
@@ -95,8 +87,8 @@ def test_a_process_that_is_killed_leaves_a_whole_checkpoint(name, tmp_path):
     killed = subprocess.run([sys.executable, "-c", SCRIPT, name, str(path)], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     resumed = run(name, path)
-    assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(run(name).run_result.arrays))
-    assert [number for number, _ in resumed.strategy.strategy.ledger.releases] == [1, 2, 3, 3, 4, 5]
+    assert_same_arrays(resumed.model, run(name).model)
+    assert [number for number, _ in resumed.ledger.releases] == [1, 2, 3, 3, 4, 5]
 
 
 def test_settings_that_differ_from_the_checkpoints_are_told(tmp_path, flower_log, monkeypatch):
@@ -134,8 +126,8 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     path = tmp_path / "run.checkpoint"
     first = run("FedAvg", path)
     second = run("FedAvg", path)
-    assert_same_arrays(as_arrays(second.run_result.arrays), as_arrays(first.run_result.arrays))
-    assert len(second.strategy.strategy.ledger) == ROUNDS
+    assert_same_arrays(second.model, first.model)
+    assert len(second.ledger) == ROUNDS
 
 
 def test_the_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
@@ -202,10 +194,10 @@ def test_a_round_is_told_once_it_is_saved(tmp_path):
         if number == 2 and len(told) == 2:
             raise Killed
 
-    def strategy():
-        return CheckpointStrategy(strategy_of("FedAvg"), path, saved)
+    def go_on():
+        simulate(CheckpointStrategy(strategy_of("FedAvg"), path, saved), num_rounds=4)
 
     with pytest.raises(Killed):
-        InlineEngine().run(server_app(strategy, num_rounds=4), client_app(), FEDERATION)
-    InlineEngine().run(server_app(strategy, num_rounds=4), client_app(), FEDERATION)
+        go_on()
+    go_on()
     assert told == [(1, 1), (2, 2), (3, 3), (4, 4)]

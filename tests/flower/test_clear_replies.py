@@ -19,7 +19,7 @@ from fl_privquant.flower import (
 )
 from fl_privquant.flower._messages.grids import GridWrapper
 from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import CLIP, as_record, client_app, initial_arrays, server_app
+from tests.flower.apps import CLIP, as_record, client_app, initial_arrays, simulate
 
 CLIENTS = 6
 KINDS = ("train", "evaluate", "query", "train.own", "evaluate.own", "query.own")
@@ -322,8 +322,7 @@ def test_forgotten_mods_of_a_secure_sum_are_asked_for_by_name(flower_log):
     strategy = PrivQuantStrategy(
         FedAvg(), pq.Encoding(MECHANISM, CLIP), aggregation=pq.SecureSum(), max_failed_rounds=1
     )
-    server = server_app(lambda: strategy)
-    InlineEngine().run(server, client_app([]), Federation(CLIENTS))
+    simulate(strategy, client_app([]), CLIENTS)
     advice = "use ClientApp(mods=[PrivQuantMod(..., secure_aggregation=True)])"
     assert f"a message of secure aggregation, which a mod should have answered; {advice}" in flower_log.text
     # An app that answers without looking at the message is no better.
@@ -363,10 +362,8 @@ def test_evaluations_are_weighted_as_clients_allow():
             metrics = {"accuracy": accuracies[partition], "num-examples": 5 if partition == 0 else 1}
             return Message(RecordDict({"found": MetricRecord(metrics)}), reply_to=message)
 
-        strategy = WAYS["plain"](metrics=ClientMetrics(clear=names))
-        server = server_app(lambda: strategy)
-        InlineEngine().run(server, app, Federation(CLIENTS))
-        return server.result.evaluate_metrics_clientapp[1]["accuracy"]
+        done = simulate(WAYS["plain"](metrics=ClientMetrics(clear=names)), app, CLIENTS)
+        return done.result.evaluate_metrics_clientapp[1]["accuracy"]
 
     assert evaluated(["accuracy"]) == pytest.approx(5 / 6)
     assert evaluated(["accuracy", "num-examples"]) == pytest.approx(0.5)

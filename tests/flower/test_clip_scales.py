@@ -19,10 +19,9 @@ from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import as_record, client_app, digest_of, fedavg, server_app
+from tests.flower.apps import Simulated, client_app, digest_of, fedavg, mod_for, simulate
 
 MODEL = {
     "head.weight": np.zeros((3, 4), np.float32),
@@ -98,32 +97,18 @@ def test_the_norm_that_is_accounted_for_holds_whatever_the_scales() -> None:
 
 def run(
     aggregation: Aggregation, path: Path | None = None, rounds: int = 2, arrays: ArrayChoice = CHOICE
-) -> tuple[dict[str, np.ndarray], PrivQuantStrategy]:
-    made: list[PrivQuantStrategy] = []
-
-    def strategy() -> Any:
-        made.append(
-            PrivQuantStrategy(
-                fedavg(),
-                pq.Encoding(MECHANISM, clip=0.2),
-                arrays=arrays,
-                aggregation=aggregation,
-                rotation_seed=1,
-            )
-        )
-        return made[0] if path is None else CheckpointStrategy(made[0], path)
-
-    secure = isinstance(aggregation, pq.SecureSum)
-    client = client_app([PrivQuantMod(max_epsilon=10.0, seed=3, secure_aggregation=secure)])
-    server = server_app(strategy, rounds, MODEL)
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS, seed=1))
-    return {name: array.numpy() for name, array in result.arrays.items()}, made[0]
+) -> Simulated:
+    private = PrivQuantStrategy(
+        fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=arrays, aggregation=aggregation, rotation_seed=1
+    )
+    strategy = private if path is None else CheckpointStrategy(private, path)
+    return simulate(strategy, client_app([mod_for(aggregation)]), CLIENTS, rounds, MODEL)
 
 
 def test_rounds_one_by_one_summed_masked_and_resumed(tmp_path: Path) -> None:
-    single, strategy = run(pq.PerClient())
-    summed, _ = run(pq.SumOfCodes())
-    masked, _ = run(pq.SecureSum())
+    open_run = run(pq.PerClient())
+    single = open_run.model
+    summed, masked = (run(each).model for each in (pq.SumOfCodes(), pq.SecureSum()))
     for name in MODEL:
         np.testing.assert_array_equal(summed[name], masked[name])
         np.testing.assert_allclose(single[name], summed[name], atol=1e-6)
@@ -131,12 +116,12 @@ def test_rounds_one_by_one_summed_masked_and_resumed(tmp_path: Path) -> None:
     assert np.abs(masked["body.weight"]).max() < np.abs(masked["head.weight"]).max() / 8
     np.testing.assert_array_equal(masked["steps"], MODEL["steps"])
     run(pq.SumOfCodes(), tmp_path / "run.checkpoint", rounds=1)
-    resumed, _ = run(pq.SumOfCodes(), tmp_path / "run.checkpoint")
+    resumed = run(pq.SumOfCodes(), tmp_path / "run.checkpoint").model
     for name in MODEL:
         np.testing.assert_array_equal(resumed[name], summed[name])
     # The cost of the update is that of one on one scale.
-    _, unscaled = run(pq.PerClient(), arrays=ArrayChoice())
-    assert strategy.ledger.statement(1e-5).epsilon == unscaled.ledger.statement(1e-5).epsilon
+    unscaled = run(pq.PerClient(), arrays=ArrayChoice())
+    assert open_run.ledger.statement(1e-5).epsilon == unscaled.ledger.statement(1e-5).epsilon
 
 
 def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,8 +206,7 @@ def test_buffers_of_batch_normalization() -> None:
     strategy = PrivQuantStrategy(
         fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=pq.ArrayChoice(exclude=["*.running_*"])
     )
-    server = server_app(lambda: strategy, 1, read)
-    result = InlineEngine().run(server, client_app(), Federation(num_clients=3))
-    for name, before in as_record(read).items():
-        same = np.array_equal(result.arrays[name].numpy(), before.numpy())
+    model = simulate(strategy, num_clients=3, initial=read).model
+    for name, before in read.items():
+        same = np.array_equal(model[name], before)
         assert same == ("running" in name or "num_batches" in name), name

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.flower import PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client.cohort import CohortApp, CohortMod
 from fl_privquant.flower.simulation import Federation, InlineEngine
-from fl_privquant.sampling.cohort_stream import CohortStream
-from fl_privquant.sampling.stream import Continuation, RandomStream
 from tests.codec.test_update import mechanism_of
 from tests.flower.apps import (
     CLIP,
@@ -27,6 +27,7 @@ from tests.flower.apps import (
     assert_same_arrays,
     fedavg,
     server_app,
+    simulate,
     trained,
 )
 
@@ -59,21 +60,15 @@ def run(
     batch: int, encoding: Encoding, app: CohortApp, aggregation: Any = None, inner: Any = None
 ) -> tuple[dict[str, Any], list[Any], list[str], dict[int, dict[str, Any]]]:
     """The model, what each round did, the statements, and the clients' ledgers."""
-    records: list[RoundRecord] = []
-    grids: list[Any] = []
     strategy = PrivQuantStrategy(
-        inner or fedavg(),
-        encoding,
-        aggregation=aggregation,
-        simulated=True,
-        max_failed_rounds=9,
-        on_round=records.append,
+        inner or fedavg(), encoding, aggregation=aggregation, simulated=True, max_failed_rounds=9
     )
-    server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: grids.append(grid) or grid)
-    result = InlineEngine(batch=batch).run(server, app, Federation(CLIENTS, seed=2))
-    rounds = [(each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in records]
-    ledgers = {node: dict(state["privquant-ledger"]) for node, state in grids[0].states.items()}
-    return as_arrays(result.arrays), rounds, strategy.privacy_statement(), ledgers
+    done = simulate(strategy, app, CLIENTS, ROUNDS, engine=InlineEngine(batch=batch), seed=2)
+    rounds = [
+        (each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in done.records
+    ]
+    ledgers = {node: dict(state["privquant-ledger"]) for node, state in done.grid.states.items()}
+    return done.model, rounds, strategy.privacy_statement(), ledgers
 
 
 def assert_same(encoding: Encoding, make_app: Callable[[list[int]], CohortApp], **options: Any) -> list[int]:
@@ -167,22 +162,71 @@ def test_without_a_seed_noise_is_fresh_for_every_client() -> None:
     assert not np.array_equal(models[0], models[1])
 
 
-def test_words_are_those_of_each_clients_own_stream() -> None:
-    def streams() -> list[RandomStream]:
-        return [RandomStream.seeded(5, client=client) for client in range(3)]
+def test_every_client_draws_from_its_own_stream() -> None:
+    """Clients whose updates are equal: their codes differ, and are those that each draws alone."""
+    received: list[dict[int, Any]] = []
 
-    length, blocks = 5, 2
-    cohort, alone = CohortStream(streams(), length), streams()
-    words = np.empty(blocks * 3 * length, np.uint64)
-    cohort.fill(words, cohort.reserve(words.size))
-    own = [each.words(blocks * length).reshape(blocks, length) for each in alone]
-    np.testing.assert_array_equal(words.reshape(blocks, 3, length), np.stack(own, axis=1))
-    # Draws that need further words continue as in the client's stream.
-    for address in (0, 7, 3 * length + 14):
-        block, place = divmod(address, 3 * length)
-        word = block * length + place % length
-        found = Continuation(cohort, address).below(1 << 200)
-        assert found == Continuation(alone[place // length], word).below(1 << 200)
-        assert found != Continuation(alone[(place // length + 1) % 3], word).below(1 << 200)
-    with pytest.raises(pq.InvalidSpecError, match="7 words are not as many for each of 3 clients"):
-        cohort.reserve(7)
+    class Remembering(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            found = list(replies)
+            received.append(
+                {each.metadata.src_node_id: as_arrays(each.content["arrays"])["weight"] for each in found}
+            )
+            return super().aggregate_train(server_round, found)
+
+    for batch in (1, 3, 256):
+        app = cohort_app(
+            lambda arrays, partition, number: {name: array.copy() for name, array in arrays.items()}
+        )
+        inner = Remembering(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+        run(batch, Encoding(mechanism_of("one_bit"), CLIP), app, pq.PerClient(), inner)
+    alone, *others = (received[start : start + ROUNDS] for start in range(0, 3 * ROUNDS, ROUNDS))
+    for together in others:
+        for number in range(ROUNDS):
+            assert together[number].keys() == alone[number].keys()
+            for node, weights in alone[number].items():
+                np.testing.assert_array_equal(together[number][node], weights)
+    # Signs of 24 coordinates: odds below 2^-18 that any two of seven clients draw the same in a round.
+    assert len({weights.tobytes() for weights in alone[0].values()}) == CLIENTS
+
+
+@pytest.mark.parametrize("batch", [1, 3, 256])
+def test_a_run_that_was_interrupted_in_a_cohort_goes_on(batch: int, tmp_path: Path) -> None:
+    """Whoever was asked to train has counted the release; the model is that of a run without interruption."""
+    encoding = Encoding(mechanism_of("optm"), CLIP)
+    states: dict[int, RecordDict] = {}
+    begun: list[int] = []
+
+    def go_on(dies: bool) -> dict[str, Any]:
+        def train(arrays: dict[str, Any], partition: int, number: int) -> dict[str, Any]:
+            if dies and number == 2:
+                begun.append(partition)
+                if partition == 3:
+                    raise KeyboardInterrupt
+            return trained(arrays, partition, number)
+
+        def keep(grid: Any) -> Any:
+            grid.states.update(states)
+            grids.append(grid)
+            return grid
+
+        grids: list[Any] = []
+        strategy = PrivQuantStrategy(fedavg(), encoding, simulated=True)
+        saved = CheckpointStrategy(strategy, tmp_path / "run.checkpoint")
+        server = server_app(lambda: saved, ROUNDS, wrap_grid=keep)
+        try:
+            result = InlineEngine(batch=batch).run(server, cohort_app(train), Federation(CLIENTS, seed=2))
+        finally:
+            states.update(grids[0].states)
+        return as_arrays(result.arrays)
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on(dies=True)
+    counted = {
+        node - 1: sum(len(str(text).split()) for text in state["privquant-ledger"].values())
+        for node, state in states.items()
+    }
+    assert set(counted.values()) <= {1, 2}
+    assert 3 in begun
+    assert all(counted[partition] == 2 for partition in begun)
+    assert_same_arrays(go_on(dies=False), run(1, encoding, cohort_app())[0])

@@ -12,25 +12,9 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
-from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, make_engine
+from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, engine, make_engine
 from fl_privquant.flower.simulation.inline import InlineGrid
-from tests.flower.apps import (
-    CLIP,
-    as_arrays,
-    assert_same_arrays,
-    client_app,
-    server_app,
-)
-
-
-def echo_app(answer):
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        return answer(message, context)
-
-    return app
+from tests.flower.apps import CLIP, assert_same_arrays, fedavg, query_app, simulate
 
 
 def send(app, num_clients=2, threads=1, nodes=(1, 2)):
@@ -47,7 +31,9 @@ def reply_with(message, **metrics):
 @pytest.mark.parametrize("threads", [1, 4])
 def test_replies_come_in_the_order_of_nodes(threads):
     replies, _, _ = send(
-        echo_app(lambda message, context: reply_with(message, partition=context.node_config["partition-id"])),
+        query_app(
+            lambda message, context: reply_with(message, partition=context.node_config["partition-id"])
+        ),
         num_clients=4,
         threads=threads,
         nodes=(4, 2, 1, 3),
@@ -63,7 +49,7 @@ def test_contexts_hold_the_configs():
         seen.update(run=dict(context.run_config), node=dict(context.node_config))
         return reply_with(message)
 
-    send(echo_app(answer), nodes=(2,))
+    send(query_app(answer), nodes=(2,))
     assert seen == {"run": {"rate": 0.5}, "node": {"site": "here", "partition-id": 1, "num-partitions": 2}}
 
 
@@ -73,7 +59,7 @@ def test_what_a_client_changes_stays_with_it():
         message.content["config"]["more"] = 1
         return reply_with(message, seen=len(message.content["config"]["values"]))
 
-    replies, content, _ = send(echo_app(answer))
+    replies, content, _ = send(query_app(answer))
     assert [each.content["metrics"]["seen"] for each in replies] == [3, 3]
     assert dict(content["config"]) == {"values": [1, 2]}
 
@@ -84,7 +70,7 @@ def test_a_client_keeps_its_state_from_message_to_message():
         context.state["count"] = MetricRecord({"n": count})
         return reply_with(message, n=count)
 
-    replies, _, _ = send(echo_app(answer), nodes=(1, 1, 2, 1), threads=3)
+    replies, _, _ = send(query_app(answer), nodes=(1, 1, 2, 1), threads=3)
     assert sorted(each.content["metrics"]["n"] for each in replies) == [1, 1, 2, 3]
 
 
@@ -92,7 +78,7 @@ def test_exceptions_and_unknown_nodes_become_error_replies():
     def answer(message, context):
         raise KeyError("lost")
 
-    replies, _, _ = send(echo_app(answer), nodes=(1, 77))
+    replies, _, _ = send(query_app(answer), nodes=(1, 77))
     assert [each.error.code for each in replies] == [2, 5]
     assert "KeyError: 'lost'" in replies[0].error.reason
 
@@ -100,8 +86,8 @@ def test_exceptions_and_unknown_nodes_become_error_replies():
 def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism):
     def run(seed):
         strategy = FedAvg(fraction_train=0.4, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-        server = server_app(lambda: PrivQuantStrategy(strategy, Encoding(mechanism, CLIP)), num_rounds=2)
-        return as_arrays(InlineEngine().run(server, client_app(), Federation(10, seed=seed)).arrays)
+        private = PrivQuantStrategy(strategy, Encoding(mechanism, CLIP))
+        return simulate(private, num_clients=10, num_rounds=2, seed=seed).model
 
     state = random.getstate()
     first, second, third = run(1), run(1), run(2)
@@ -112,10 +98,8 @@ def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism
 
 def test_threads_do_not_change_the_model(mechanism):
     def run(threads):
-        server = server_app(
-            lambda: PrivQuantStrategy(FedAvg(fraction_evaluate=0.0), Encoding(mechanism, CLIP)), num_rounds=2
-        )
-        return as_arrays(InlineEngine(threads).run(server, client_app(), Federation(5)).arrays)
+        private = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP))
+        return simulate(private, num_clients=5, num_rounds=2, engine=InlineEngine(threads)).model
 
     assert_same_arrays(run(4), run(1))
 
@@ -126,7 +110,10 @@ def is_frozen(value):
 
 
 @pytest.mark.parametrize("frozen_before", [False, True])
-def test_a_run_freezes_objects_only_while_it_lasts(frozen_before):
+def test_a_run_freezes_objects_only_while_it_lasts(frozen_before, monkeypatch):
+    # As in a new process: an engine that once met objects frozen by others freezes none any more.
+    monkeypatch.setattr(engine, "_frozen_by", None)
+    gc.unfreeze()
     earlier = [object]
     frozen = []
     app = ServerApp()

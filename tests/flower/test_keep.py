@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.accounting import Aggregation
@@ -16,16 +15,10 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding, norm_clip_factor
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
-from fl_privquant.flower import (
-    PrivQuantMod,
-    PrivQuantStrategy,
-    RoundRecord,
-    ScheduledKeep,
-)
+from fl_privquant.flower import PrivQuantStrategy, RoundRecord, ScheduledKeep
 from fl_privquant.flower._messages.protocol import KEY_KEEP, Request
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.optimize.sums.coordinate_clip import compute_clipped_moments, compute_kept_moments
-from tests.flower.apps import digest_of, moving_client, server_app
+from tests.flower.apps import digest_of, fedavg, mod_for, moving_client, simulate
 
 CLIENTS, DIMENSION, ROUNDS = 6, 400, 2
 
@@ -38,19 +31,11 @@ def encoding(keep: int | float | None) -> Encoding:
 def run(
     keep: int | float | ScheduledKeep | None, aggregation: Aggregation
 ) -> tuple[np.ndarray, list[RoundRecord]]:
-    records: list[RoundRecord] = []
-    secure = isinstance(aggregation, pq.SecureSum)
-
-    def strategy() -> PrivQuantStrategy:
-        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-        encoded = keep if isinstance(keep, ScheduledKeep) else encoding(keep)
-        return PrivQuantStrategy(inner, encoded, aggregation=aggregation, on_round=records.append)
-
-    mods = [PrivQuantMod(max_epsilon=10.0, seed=3, secure_aggregation=secure)]
-    client = moving_client(np.linspace(0.0, 0.1, DIMENSION, dtype=np.float32), mods)
-    server = server_app(strategy, ROUNDS, {"model": np.zeros(DIMENSION, np.float32)})
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    return result.arrays["model"].numpy(), records
+    encoded = keep if isinstance(keep, ScheduledKeep) else encoding(keep)
+    client = moving_client(np.linspace(0.0, 0.1, DIMENSION, dtype=np.float32), [mod_for(aggregation)])
+    strategy = PrivQuantStrategy(fedavg(), encoded, aggregation=aggregation)
+    done = simulate(strategy, client, CLIENTS, ROUNDS, {"model": np.zeros(DIMENSION, np.float32)})
+    return done.model["model"], done.records
 
 
 def test_a_schedule_changes_what_is_sent_and_what_it_costs() -> None:

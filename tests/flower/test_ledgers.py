@@ -4,7 +4,6 @@ import random
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
 
 import fl_privquant as pq
@@ -13,8 +12,7 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.client.ledger import ClientLedger
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
+from tests.flower.apps import CLIP, Killed, assert_same_arrays, client_app, fedavg, simulate, trained
 
 CLIENTS, ROUNDS, DELTA = 6, 5, 1e-5
 
@@ -22,10 +20,9 @@ CLIENTS, ROUNDS, DELTA = 6, 5, 1e-5
 class Faulty:
     """A grid that loses messages on the way to clients, and replies on the way back."""
 
-    def __init__(self, grid, contexts, lost_requests, lost_replies):
+    def __init__(self, grid, lost_requests, lost_replies):
         self._grid, self._random = grid, random.Random(3)
         self._lost = (lost_requests, lost_replies)
-        contexts.update(grid.contexts)
 
     def __getattr__(self, name):
         return getattr(self._grid, name)
@@ -62,10 +59,10 @@ def assert_server_counts_all(ledger, contexts):
 
 @pytest.mark.parametrize("lost", [(0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.3, 0.3)])
 def test_they_agree_after_faults(mechanism, lost):
-    contexts = {}
     strategy = strategy_of(mechanism)
-    server = server_app(lambda: strategy, ROUNDS, wrap_grid=lambda grid: Faulty(grid, contexts, *lost))
-    InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS))
+    client = client_app([PrivQuantMod(10.0)])
+    done = simulate(strategy, client, CLIENTS, ROUNDS, wrap_grid=lambda grid: Faulty(grid, *lost))
+    contexts = done.grid.contexts
     released = assert_server_counts_all(strategy.ledger, contexts)
     expected = Accountant([Release(mechanism, 25)] * 3 + [Release(OTHER, 25)] * 2)
     assert strategy.ledger.statement(DELTA) == expected.statement(DELTA)
@@ -78,25 +75,22 @@ def test_they_agree_after_faults(mechanism, lost):
         assert released < CLIENTS * ROUNDS
 
 
-def going_on(contexts):
-    """Wraps a grid so that clients go on with the state of the runs before, which ``contexts`` keeps."""
+def going_on(grids):
+    """Wraps a grid so that clients go on with the states of the run before, if there was one."""
 
     def keep(grid):
-        grid.states.update({node: context.state for node, context in contexts.items()})
-        contexts.update(grid.contexts)
+        if grids:
+            grid.states.update(grids[-1].states)
+        grids.append(grid)
         return grid
 
     return keep
 
 
-class Killed(KeyboardInterrupt):
-    """An error that nothing handles."""
-
-
 @pytest.mark.parametrize("only_some", [False, True])
 def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
     """Clients keep their state over the restart of the server, as SuperNodes do."""
-    contexts, path = {}, tmp_path / "run.checkpoint"
+    grids, path = [], tmp_path / "run.checkpoint"
 
     def run(dies):
         def train(arrays, partition, server_round):
@@ -105,14 +99,14 @@ def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
             return trained(arrays, partition, server_round)
 
         strategy = strategy_of(mechanism)
-        server = server_app(lambda: CheckpointStrategy(strategy, path), ROUNDS, wrap_grid=going_on(contexts))
-        InlineEngine().run(server, client_app([PrivQuantMod(10.0)], train), Federation(CLIENTS, seed=3))
+        saved, client = CheckpointStrategy(strategy, path), client_app([PrivQuantMod(10.0)], train)
+        simulate(saved, client, CLIENTS, ROUNDS, seed=3, wrap_grid=going_on(grids))
         return strategy
 
     with pytest.raises(Killed):
         run(dies=True)
     strategy = run(dies=False)
-    released = assert_server_counts_all(strategy.ledger, contexts)
+    released = assert_server_counts_all(strategy.ledger, grids[-1].contexts)
     # Some clients had answered in round 3 before the server died, and the one at which it died had spent too.
     assert CLIENTS * ROUNDS <= released <= CLIENTS * ROUNDS + (4 if only_some else 1)
     # Round 3 was asked for twice.
@@ -122,36 +116,33 @@ def test_they_agree_after_a_restart(mechanism, tmp_path, only_some):
 
 def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
     """A new server, without the checkpoint, that goes on with the run of the old one."""
-    contexts = {}
+    grids = []
 
     def run(num_rounds):
         strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=9)
-        server = server_app(lambda: strategy, num_rounds, wrap_grid=going_on(contexts))
-        InlineEngine().run(server, client_app([PrivQuantMod(10.0)]), Federation(CLIENTS, seed=3))
+        client = client_app([PrivQuantMod(10.0)])
+        simulate(strategy, client, CLIENTS, num_rounds, seed=3, wrap_grid=going_on(grids))
 
     run(2)
     run(1)
     assert flower_log.text.count("LedgerMismatchError") >= CLIENTS
     assert "has counted 0 releases of this kind, this client has made 2" in flower_log.text
-    assert all(len(ClientLedger(context)) == 2 for context in contexts.values())
+    assert all(len(ClientLedger(context)) == 2 for context in grids[-1].contexts.values())
 
 
 def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
     release = Release(mechanism, 25)
     budget = Budget(Accountant([release] * 3).statement(DELTA).epsilon, DELTA)
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), budget=budget)
-    server = server_app(lambda: strategy, 9)
-    done = InlineEngine().run(server, client_app(), Federation(4))
-    result = server.result
+    done = simulate(strategy, num_rounds=9)
+    result = done.result
     assert isinstance(result, StoppedResult)
     assert re.search(r"after 3 of 9 rounds: round 4: .*Spent: client total \(25 coord", result.reason)
     assert result.stopped.statement == Accountant([release] * 3).statement(DELTA)
     assert len(strategy.ledger) == 3
     # The model and the metrics of three rounds, as a run of three rounds has them.
-    whole = server_app(lambda: PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), 3)
-    three = InlineEngine().run(whole, client_app(), Federation(4))
-    for name, each in three.arrays.items():
-        np.testing.assert_array_equal(done.arrays[name].numpy(), each.numpy())
+    whole = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), num_rounds=3)
+    assert_same_arrays(done.model, whole.model)
     assert result.train_metrics_clientapp == whole.result.train_metrics_clientapp
     assert not isinstance(whole.result, StoppedResult)
 
@@ -159,14 +150,13 @@ def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
 def test_a_budget_below_one_round_is_an_error(mechanism):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), budget=Budget(0.01, DELTA))
     with pytest.raises(BudgetExhaustedError, match=r"round 1: .*nothing released"):
-        InlineEngine().run(server_app(lambda: strategy, 9), client_app(), Federation(4))
+        simulate(strategy, num_rounds=9)
     assert len(strategy.ledger) == 0
 
 
 def test_clients_that_all_have_spent_their_budgets_stop_the_run(mechanism):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=99)
     client = client_app([PrivQuantMod(10.0, budget=2.5 * 25 * mechanism.epsilon)])
-    server = server_app(lambda: strategy, 9)
-    InlineEngine().run(server, client, Federation(4))
-    assert "after 2 of 9 rounds: round 3: every client refuses" in server.result.reason
-    assert server.result.stopped.statement.unit == "client total"
+    result = simulate(strategy, client, num_rounds=9).result
+    assert "after 2 of 9 rounds: round 3: every client refuses" in result.reason
+    assert result.stopped.statement.unit == "client total"

@@ -14,10 +14,19 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 from typer.testing import CliRunner
 
+import fl_privquant as pq
+from fl_privquant.accounting import Accountant, Release
 from fl_privquant.cli.main import app as command
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower._flower_internals import use_server_identity
-from fl_privquant.flower.lint import Finding, central_statement, lint_app, local_deviation, local_statement
+from fl_privquant.flower.lint import (
+    Finding,
+    Severity,
+    central_statement,
+    lint_app,
+    local_deviation,
+    local_statement,
+)
 from fl_privquant.statement import Relation
 
 PROJECT = """
@@ -68,8 +77,15 @@ class Endless(FedAvg):
 
 class Renamed(DifferentialPrivacyServerSideFixedClipping):
     pass
-def config(population):
+
+class Silent(DifferentialPrivacyServerSideFixedClipping):
+    # One that leaves the noise out.
+    def aggregate_train(self, server_round, replies):
+        return self.strategy.aggregate_train(server_round, replies)
+
+def config(population, max_epsilon=None):
     return PrivacyConfig(
+        max_epsilon=max_epsilon,
         target_delta=1e-5,
         population_size=population,
         neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -88,6 +104,15 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from fl_privquant.flower import PrivQuantMod
+
+def leak(message, context, call_next):
+    reply = call_next(message, context)
+    reply.content["more"] = MetricRecord({"seen": 1})
+    return reply
+
+class SilentMod(LocalDpMod):
+    def __call__(self, message, context, call_next):
+        return call_next(message, context)
 
 app = ClientApp(mods=[{mods}])
 
@@ -164,7 +189,13 @@ def test_a_right_sensitivity_is_only_warned_of(make_app: MakeApp) -> None:
     folder = make_app(mods="LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=1.0, delta=1e-5)")
     findings = lint_app(folder)
     assert not errors(findings)
-    assert any("7 rounds cost more" in finding.problem for finding in findings)
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=1.0, delta=1e-5)
+    for relation in (Relation.REPLACE_ONE, Relation.ZERO_OUT):
+        once, total = local_statement(mod, relation), local_statement(mod, relation, 7)
+        assert once.epsilon < total.epsilon < 7.0 * once.epsilon
+        assert f"{once.brief}" in findings[-1].problem
+        assert f"{total.brief}" in findings[-1].problem
+    assert findings[-1].severity is Severity.COST
     assert any("global np.random" in finding.problem for finding in findings)
 
 
@@ -196,9 +227,11 @@ def test_an_upper_bound_and_an_exact_figure_are_no_errors(make_app: MakeApp) -> 
 
 def test_the_exact_accountant_needs_no_advice(make_app: MakeApp) -> None:
     findings = lint_app(make_app(WRAPPED.format(", accountant=GaussianAccountant(config(100))")))
-    assert {finding.problem.split(":")[0] for finding in findings} == {
-        "Flower draws its noise as floats from the global np.random"
-    }
+    warning, cost = findings
+    assert "Flower draws its noise as floats from the global np.random" in warning.problem
+    assert cost.severity is Severity.COST
+    assert central_statement(2.0, 7, Relation.ADD_REMOVE).brief in cost.problem
+    assert cost.remedy == ""
 
 
 def test_noise_for_clients_that_do_not_clip_hides_nothing(make_app: MakeApp) -> None:
@@ -222,11 +255,169 @@ def test_adaptive_clipping_is_not_counted_by_flower(make_app: MakeApp) -> None:
 
 def test_adaptive_clipping_that_is_counted_is_no_error(make_app: MakeApp) -> None:
     counted = f"AccountedAdaptiveClipping({ADAPTIVE}, GaussianAccountant(config(100)))"
-    assert not errors(lint_app(make_app(counted)))
+    findings = lint_app(make_app(counted))
+    assert not errors(findings)
+    assert "7 rounds cost" in findings[-1].problem
+    assert "if the clipping norm stays as it is" in findings[-1].problem
 
 
-def test_an_app_of_ours_has_no_findings(make_app: MakeApp) -> None:
-    assert lint_app(make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)")) == []
+def test_an_app_of_ours_is_told_what_it_costs(make_app: MakeApp) -> None:
+    (finding,) = lint_app(make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)"))
+    assert finding.severity is Severity.COST
+    counted = Accountant({Release(pq.design("one_bit", epsilon=1.0), 10): 7})
+    for relation in (Relation.REPLACE_ONE, Relation.ZERO_OUT):
+        assert counted.statement(1e-5, relation=relation).brief in finding.problem
+
+
+@pytest.mark.parametrize("example", ["template", "hospitals"])
+def test_the_examples_pass_and_are_told_what_they_cost(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "simulations" / "examples" / example
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    findings = lint_app(folder)
+    assert not errors(findings)
+    assert [finding.place for finding in findings if finding.severity is Severity.COST] == [
+        "PrivQuantStrategy"
+    ]
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "zero-out"])
+def test_a_plan_is_told_in_both_relations_with_the_limit_that_it_keeps(
+    make_app: MakeApp, relation: str
+) -> None:
+    """The model has 10 coordinates; the plan is for 60 clients, of whom 48 count."""
+    plan = f'pq.Target(epsilon=8.0, rounds=7, num_clients=60, relation="{relation}").plan(10)'
+    strategy = f"PrivQuantStrategy(FedAvg(fraction_evaluate=0.0, min_train_nodes=60), {plan})"
+    mods = "PrivQuantMod(max_epsilon=math.inf, max_delta=0.01, secure_aggregation=True)"
+    client = CLIENT.replace("from flwr.app", "import math\nfrom flwr.app", 1)
+    (finding,) = lint_app(make_app(strategy, mods=mods, client=client))
+    assert finding.severity is Severity.COST
+    planned = pq.Target(epsilon=8.0, rounds=7, num_clients=60, relation=relation).plan(10)
+    assert planned.statement.brief in finding.problem
+    assert planned.other_statement.brief in finding.problem
+    limit = (
+        f"stops before it spends more than ε = 8, δ = 1e-05 (client total, aggregate view of 48, {relation})"
+    )
+    assert limit in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("strategy", "problem"),
+    [
+        (OURS.replace("'one_bit', epsilon=1.0", "'stochastic', bits=2"), "stochastic, adds no noise"),
+        (OURS.replace("'one_bit', epsilon=1.0", "'none'"), "none, adds no noise"),
+        (OURS.replace("epsilon=1.0", "epsilon=30.0"), "which is no protection"),
+        (
+            "DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 0.1, 1.0, 10, "
+            "accountant=GaussianAccountant(config(100)))",
+            "which is no protection",
+        ),
+        (
+            "DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(fraction_evaluate=0.0), 0.0, 100)",
+            "noise of 0 and",
+        ),
+    ],
+)
+def test_parts_that_protect_nobody_do_not_pass_by_their_names(
+    make_app: MakeApp, strategy: str, problem: str
+) -> None:
+    mods = "PrivQuantMod(max_epsilon=float('inf'))" if "PrivQuantStrategy" in strategy else ""
+    (finding,) = errors(lint_app(make_app(strategy, mods=mods)))
+    assert problem in finding.problem
+
+
+def test_a_limit_stops_a_run_that_would_cost_too_much(make_app: MakeApp) -> None:
+    limited = "GaussianAccountant(config(100, max_epsilon=9.0))"
+    strategy = WRAPPED.format(f", accountant={limited}").replace(" z,", " 0.5,")
+    finding = lint_app(make_app(strategy))[-1]
+    assert finding.severity is Severity.COST
+    assert "spends more than ε = 9, δ = 1e-05 (client total, central view, add-remove)" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mods", "replaced"),
+    [
+        ("Silent(FedAvg(), z, 1.0, 10)", "", "aggregate_train of DifferentialPrivacyServerSideFixed"),
+        (FED_AVG, "SilentMod(1.0, 2.0, 1.0, 1e-5)", "__call__ of LocalDpMod"),
+    ],
+)
+def test_a_class_that_replaces_what_protects_is_an_error(
+    make_app: MakeApp, strategy: str, mods: str, replaced: str
+) -> None:
+    found = errors(lint_app(make_app(strategy, mods=mods)))
+    assert any(f"it replaces {replaced}" in finding.problem for finding in found)
+
+
+@pytest.mark.parametrize(("mods", "warned"), [("leak, {}", True), ("{}, leak", False)])
+def test_a_mod_outside_of_the_one_that_protects_is_named(make_app: MakeApp, mods: str, warned: bool) -> None:
+    findings = lint_app(make_app(OURS, mods=mods.format("PrivQuantMod(max_epsilon=2.0)")))
+    assert any("outside of PrivQuantMod" in finding.problem for finding in findings) is warned
+    assert len(findings) == 1 + warned
+
+
+def test_replies_that_no_mod_covers_are_named(make_app: MakeApp) -> None:
+    """The mod is around training alone, so that evaluation and another training function bypass it."""
+    client = CLIENT.replace("mods=[{mods}]", "").replace(
+        "@app.train()", "@app.train(mods=[PrivQuantMod(max_epsilon=2.0)])"
+    )
+    strategy = OURS.replace("fraction_evaluate=0.0", "")
+    findings = lint_app(make_app(strategy, client=client, more=TRAINING_WITH_METRICS))
+    warned = {finding.place for finding in findings if finding.severity is Severity.WARNING}
+    assert {"FedAvg(fraction_evaluate=1)", "the client's function train.second"} <= warned
+
+
+def test_a_second_strategy_is_not_overlooked(make_app: MakeApp) -> None:
+    folder = make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)")
+    (server,) = folder.glob("*/server.py")
+    server.write_text(server.read_text() + "    FedAvg().start(grid, model, num_rounds=100)\n")
+    warning, _ = lint_app(folder)
+    assert "started in 2 places, of which only the first that runs was read" in warning.problem
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from numpy.random import normal as noise\nnoise(0.0, 1.0, 3)",
+        "from numpy.random import default_rng\ndraws = default_rng(3)\ndraws.normal(0.0, 1.0, 3)",
+        "import numpy as np\nnp.random.default_rng().laplace(size=3)",
+        "import numpy\nnumpy.random.RandomState(3).standard_normal(3)",
+        "import random\nrandom.gauss(0.0, 1.0)",
+    ],
+)
+def test_floats_are_found_however_their_generator_is_called(make_app: MakeApp, line: str) -> None:
+    folder = make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)", more=f"\n{line}\n")
+    warning, _ = lint_app(folder)
+    assert "draws floats. If that is noise for privacy" in warning.problem
+
+
+def test_what_only_looks_like_a_draw_is_no_finding(make_app: MakeApp) -> None:
+    more = "\nclass Surface:\n    def normal(self):\n        return 1\nSurface().normal()\n"
+    assert len(lint_app(make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)", more=more))) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("    told = dict(loss=0.5)\n    told['norm'] = 3.0\n    record = MetricRecord(told)", "loss, norm"),
+        ("    record = MetricRecord()\n    record['loss'] = 0.5", "loss"),
+        ("    record = MetricRecord(measure(message))", "metrics with names that cannot be read here"),
+        ("    record = told(0.5)", "loss"),
+        ("    record = ConfigRecord({'user': 'somebody'})", "user"),
+        ("    record = MetricRecord({'num-examples': 3, 'loss': 1.0})", "loss"),
+    ],
+)
+def test_metrics_are_found_however_they_are_made(make_app: MakeApp, body: str, names: str) -> None:
+    more = f"""
+
+def told(loss):
+    return MetricRecord({{"loss": loss}})
+
+@app.train("second")
+def second(message, context):
+{body}
+    return Message(RecordDict({{"told": record}}), reply_to=message)
+"""
+    findings = lint_app(make_app(WRAPPED.format(", accountant=GaussianAccountant(config(100))"), more=more))
+    assert any(f"clients send {names} in clear" in finding.problem for finding in findings)
 
 
 def test_one_half_of_an_app_of_ours_is_an_error(make_app: MakeApp) -> None:
@@ -272,6 +463,14 @@ def test_legacy_secure_aggregation_is_found_in_the_sources(make_app: MakeApp) ->
     assert finding.is_error
     assert "client.py, line 3" in finding.place
     assert "no ε is stated" in finding.problem
+
+
+def test_legacy_secure_aggregation_is_found_by_its_full_name(make_app: MakeApp) -> None:
+    named = LEGACY.replace("from flwr.client.mod import secaggplus_mod", "import flwr.client.mod")
+    (finding,) = lint_app(
+        make_app(client=named.replace("[secaggplus_mod", "[flwr.client.mod.secaggplus_mod"))
+    )
+    assert "secaggplus_mod is Flower's legacy secure aggregation" in finding.problem
 
 
 def test_the_command_has_an_exit_code_for_continuous_integration(make_app: MakeApp) -> None:

@@ -1,15 +1,11 @@
-import itertools
-import logging
 import math
 import pickle
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Budget, Release, SpendingLedger
@@ -17,81 +13,12 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.arrays import ReceivedArray
 from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Reply, Request
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from tests.flower.apps import as_arrays, as_record, initial_arrays
+from tests.flower.asking import DIMENSION, ask, client, in_two_processes, never, refused, train
 from tests.mechanisms.forgery import forged
-
-ROOT = Path(__file__).parents[2]
-DIMENSION = 25
-RUN_IDS = itertools.count(1 << 40)
-ASKED = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.2))
-
-
-def ask(sent, number=1, /, **changes):
-    """A server's message, with changes to the request's keys; None removes one."""
-    config = ConfigRecord({"server-round": number})
-    ASKED.write(config)
-    config["privquant-round"] = number
-    config["privquant-mechanism"] = sent if isinstance(sent, bytes) else sent.to_bytes()
-    for key, value in changes.items():
-        name = f"privquant-{key.replace('_', '-')}"
-        config.pop(name, None)
-        if value is not None:
-            config[name] = value
-    content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
-    with use_server_identity(1):
-        return Message(content, 7, "train")
-
-
-def client(node_config=None):
-    # A client is known by its run and node: each call gives another one.
-    return Context(next(RUN_IDS), 7, node_config or {"partition-id": 0}, RecordDict(), {})
-
-
-def train(message, context):
-    new = {
-        name: each + each.dtype.type(0.1) if each.dtype.kind == "f" else each
-        for name, each in as_arrays(message.content["arrays"]).items()
-    }
-    metrics = MetricRecord({"num-examples": 5, "loss": 0.25})
-    return Message(RecordDict({"arrays": as_record(new), "metrics": metrics}), reply_to=message)
-
-
-class Listening(logging.Handler):
-    """Hears what the client's log says."""
-
-    def __init__(self):
-        super().__init__()
-        self.said = []
-
-    def emit(self, record):
-        self.said.append(record.getMessage())
-
-
-def refused(mod, message, context=None, app=train):
-    """The reason for which the mod refuses, as the client's log has it."""
-    log, listening = logging.getLogger("flwr"), Listening()
-    log.addHandler(listening)
-    try:
-        reply = mod(message, context or client(), app)
-    finally:
-        log.removeHandler(listening)
-    assert reply.has_error()
-    # To the server that asked, at once: not to the app's own message.
-    assert reply.metadata.dst_node_id == message.metadata.src_node_id
-    assert reply.metadata.reply_to_message_id == message.metadata.message_id
-    (reason,) = (text.partition(" refused: ")[2] for text in listening.said if " refused: " in text)
-    # The server reads the same text, or that the log says why.
-    kind, sent = reason.partition(":")[0], reply.error.reason
-    assert sent == reason or (sent.startswith(f"{kind}: ") and sent.endswith("; the client's log says why"))
-    return reason
-
-
-def never(message, context):
-    raise AssertionError("must not train")
 
 
 def test_a_reply_holds_the_payload_and_nothing_else(mechanism):
@@ -109,7 +36,7 @@ def test_secure_codes_differ_and_seeded_codes_do_not(mechanism):
     assert payload(PrivQuantMod(2.0)) != payload(PrivQuantMod(2.0))
     assert payload(PrivQuantMod(2.0, seed=3)) == payload(PrivQuantMod(2.0, seed=3))
     assert payload(PrivQuantMod(2.0, seed=3)) != payload(PrivQuantMod(2.0, seed=4))
-    other = client({"partition-id": 1})
+    other = client(partition_id=1)
     assert payload(PrivQuantMod(2.0, seed=3)) != payload(PrivQuantMod(2.0, seed=3), other)
     from_context = PrivQuantMod(2.0, seed=lambda context: None)
     assert payload(from_context) != payload(from_context)
@@ -133,7 +60,7 @@ def test_a_node_tightens_delta():
     mechanism = pq.design("discrete_gaussian", epsilon=1.0, delta=1e-5)
     mod = PrivQuantMod(max_epsilon=1.0, max_delta=0.5)
     assert not mod(ask(mechanism), client(), train).has_error()
-    context = client({"partition-id": 0, "privquant-max-delta": 1e-6})
+    context = client(privquant_max_delta=1e-6)
     assert "above this client's max_delta 1e-06" in refused(mod, ask(mechanism), context, never)
 
 
@@ -153,12 +80,12 @@ def test_an_app_that_replaces_its_state_does_not_erase_the_ledger():
 @pytest.mark.parametrize("key", ["privquant-max-epsilon", "privquant-budget"])
 @pytest.mark.parametrize("limit", [0.5, "0.5"])
 def test_the_nodes_own_configuration_tightens_the_limits(mechanism, key, limit):
-    context = client({"partition-id": 0, key: limit})
+    context = client(**{key: limit})
     assert "0.5" in refused(PrivQuantMod(10.0), ask(mechanism), context, never)
 
 
 def test_a_limit_that_cannot_be_read_is_refused_rather_than_ignored(mechanism):
-    context = client({"partition-id": 0, "privquant-budget": "much"})
+    context = client(privquant_budget="much")
     assert "privquant-budget" in refused(PrivQuantMod(10.0), ask(mechanism), context, never)
 
 
@@ -328,9 +255,9 @@ def test_a_budget_at_a_delta_lasts_longer():
 
 def test_the_nodes_budget_holds_beside_the_apps(mechanism):
     cost = DIMENSION * mechanism.epsilon
-    node = {"partition-id": 0, "privquant-budget": 2.5 * cost, "privquant-budget-delta": 1e-5}
+    node = {"privquant_budget": 2.5 * cost, "privquant_budget_delta": 1e-5}
     for budget, allowed in ((1.5 * cost, 1), (Budget(1e9, 1e-5), 2), (None, 2)):
-        mod, context = PrivQuantMod(2.0, budget), client(node)
+        mod, context = PrivQuantMod(2.0, budget), client(**node)
         answers = [mod(ask(mechanism, number), context, train).has_content() for number in range(9)]
         assert sum(answers) >= allowed
         assert not answers[-1]
@@ -389,17 +316,6 @@ def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
     assert "nothing more may be" in refused(mod, ask(mechanism), client(), never)
     fresh = PrivQuantMod(2.0, budget=1e9, ledger_file=path)
     assert "nothing more may be" in refused(fresh, ask(mechanism), client(), never)
-
-
-def in_two_processes(function, *arguments):
-    """What a function of a test returns in two other processes at once: a number each."""
-    name = function.__name__
-    text = f"from {function.__module__} import {name}; print({name}{arguments!r})"
-    program = [sys.executable, "-c", text]
-    started = [subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
-    said = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    return [int(number) for number in said]
 
 
 def spend(path, blob, count):

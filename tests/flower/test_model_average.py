@@ -11,8 +11,7 @@ from flwr.app import MetricRecord
 
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, ModelAverageStrategy
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import client_app, fedavg, server_app
+from tests.flower.apps import client_app, fedavg, simulate
 
 
 def step(arrays: Any, partition: int, server_round: int) -> Any:
@@ -32,9 +31,8 @@ def run(strategy: Any, rounds: int = 4, averaging: Any = None) -> Any:
         return metrics
 
     initial = {"x": np.zeros(3, np.float32)}
-    server = server_app(lambda: strategy, rounds, initial=initial, evaluate_fn=note)
-    InlineEngine().run(server, client_app([], train_with=step), Federation(2))
-    return server.result, seen
+    done = simulate(strategy, client_app([], train_with=step), 2, rounds, initial, evaluate_fn=note)
+    return done.result, seen
 
 
 def test_the_average_weighs_models_by_age_and_is_evaluated_beside_the_last_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +14,13 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, RoundRecord
+from fl_privquant.flower import PrivQuantStrategy, RoundRecord
 from fl_privquant.flower.client.masking import _read_ring
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.mechanisms import base
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.messages import Invitation
-from tests.flower.apps import client_app, fedavg, server_app
+from tests.flower.apps import client_app, fedavg, mod_for, simulate
 
 CLIENTS, DIMENSION = 40, 64
 FRACTIONS = {"corrupt_fraction": 0.0, "dropout_fraction": 0.1}
@@ -35,23 +33,11 @@ def mechanism() -> Any:
 def run(
     aggregation: Aggregation, encoding: Any = None, max_delta: float = 0.0
 ) -> tuple[np.ndarray, RoundRecord]:
-    records: list[RoundRecord] = []
-
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            fedavg(),
-            encoding or Encoding(mechanism(), 0.2),
-            aggregation=aggregation,
-            simulated=True,
-            on_round=records.append,
-        )
-
-    masked = isinstance(aggregation, pq.SecureSum)
-    mod = PrivQuantMod(math.inf, max_delta=max_delta, seed=3, secure_aggregation=masked)
-    client = client_app([mod])
-    server = server_app(strategy, initial={"x": np.zeros(DIMENSION, np.float32)})
-    result = InlineEngine().run(server, client, Federation(CLIENTS))
-    return result.arrays["x"].numpy(), records[-1]
+    encoding = encoding or Encoding(mechanism(), 0.2)
+    strategy = PrivQuantStrategy(fedavg(), encoding, aggregation=aggregation, simulated=True)
+    client = client_app([mod_for(aggregation, max_delta=max_delta)])
+    done = simulate(strategy, client, CLIENTS, initial={"x": np.zeros(DIMENSION, np.float32)})
+    return done.model["x"], done.records[-1]
 
 
 def test_the_model_is_the_same_and_the_bytes_are_fewer() -> None:
@@ -62,7 +48,7 @@ def test_the_model_is_the_same_and_the_bytes_are_fewer() -> None:
     np.testing.assert_array_equal(simulated, exact)
     assert wide.bytes_up - narrow.bytes_up == CLIENTS * DIMENSION // 8
     assert open_.bytes_up == narrow.bytes_up
-    assert (wide.wrapped_sums, narrow.wrapped_sums, open_.wrapped_sums) == (None, None, 0)
+    assert (wide.overflowed_sums, narrow.overflowed_sums, open_.overflowed_sums) == (None, None, 0)
 
 
 def test_a_simulation_counts_the_sums_that_wrap(
@@ -75,7 +61,7 @@ def test_a_simulation_counts_the_sums_that_wrap(
     with caplog.at_level("WARNING"):
         model, record = run(SimulatedSum(**FRACTIONS))
     wrong = int(np.count_nonzero(model != exact))
-    assert record.wrapped_sums == wrong > 0
+    assert record.overflowed_sums == wrong > 0
     assert f"{wrong} sums wrapped" in caplog.text
 
 
@@ -87,7 +73,7 @@ def test_sums_of_residues_are_not_said_to_wrap(caplog: pytest.LogCaptureFixture)
     with caplog.at_level("WARNING"):
         _, record = run(sums, plan.encoding, max_delta=0.5)
     assert record.survivors == CLIENTS
-    assert record.wrapped_sums == 0
+    assert record.overflowed_sums == 0
     assert "wrapped" not in caplog.text
 
 

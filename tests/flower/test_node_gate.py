@@ -18,7 +18,7 @@ from fl_privquant.flower._messages.protocol import Reply
 from fl_privquant.flower.client.node import NODE_TOKEN, make_token_record
 from fl_privquant.flower.client.node_gate import NodeGate
 from tests.flower.apps import as_record, initial_arrays
-from tests.flower.test_mod import ask, never, train
+from tests.flower.asking import ask, never, train
 
 NODE = 7
 

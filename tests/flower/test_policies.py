@@ -21,16 +21,22 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
     DoublingMechanism,
-    PrivQuantMod,
     PrivQuantStrategy,
     QuantileClip,
     ScheduledMechanism,
 )
 from fl_privquant.flower._messages.protocol import Request
-from fl_privquant.flower.client.ledger import ClientLedger
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from fl_privquant.secagg import ClientPolicy
-from tests.flower.apps import SEED, as_arrays, assert_same_arrays, client_app, fedavg, server_app, trained
+from tests.flower.apps import (
+    Killed,
+    Simulated,
+    assert_same_arrays,
+    client_app,
+    fedavg,
+    mod_for,
+    moving_client,
+    simulate,
+    trained,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -119,18 +125,11 @@ def test_an_adaptive_clip_follows_norms_within_the_target_of_a_plan(keep: int | 
     plan = pq.Target(epsilon=80.0, rounds=rounds, num_clients=clients).plan(
         DIMENSION, l2_clip=1e-3, keep=keep, aggregation=everybody
     )
-    clips: list[float] = []
-    policy = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
-    mods = [PrivQuantMod(max_epsilon=math.inf, max_delta=1e-3, seed=SEED, secure_aggregation=policy)]
     step = np.full(DIMENSION, 1.0 / math.sqrt(DIMENSION), np.float32)
-    client = client_app(mods, train_with=lambda arrays, *place: {"update": arrays["update"] + step})
-    strategy = PrivQuantStrategy(
-        fedavg(),
-        QuantileClip(plan, rate=2.0),
-        on_round=lambda record: clips.append(float(record.encoding.l2_clip or 0.0)),
-    )
-    server = server_app(lambda: strategy, rounds, {"update": np.zeros(DIMENSION, np.float32)})
-    InlineEngine().run(server, client, Federation(num_clients=clients))
+    client, initial = moving_client(step, [mod_for(everybody)]), {"update": np.zeros(DIMENSION, np.float32)}
+    strategy = PrivQuantStrategy(fedavg(), QuantileClip(plan, rate=2.0))
+    records = simulate(strategy, client, clients, rounds, initial).records
+    clips = [float(record.encoding.l2_clip or 0.0) for record in records]
     assert len(clips) == rounds
     assert clips[0] == 1e-3
     assert 0.1 < np.median(clips[-4:]) < 10.0
@@ -142,11 +141,7 @@ def test_an_adaptive_clip_follows_norms_within_the_target_of_a_plan(keep: int | 
         return
     # Negative control: with the vote, the plan without room for it ends early.
     tight = PrivQuantStrategy(fedavg(), _Voting(plan))
-    InlineEngine().run(
-        server_app(lambda: tight, rounds, {"update": np.zeros(DIMENSION, np.float32)}),
-        client,
-        Federation(num_clients=clients),
-    )
+    simulate(tight, client, clients, rounds, initial)
     assert len(tight.survivors) < rounds
 
 
@@ -292,17 +287,11 @@ def test_an_encoding_may_be_any_function_of_the_round() -> None:
     wrong = PrivQuantStrategy(fedavg(), lambda number: OPTM)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidSpecError, match="the function gave TableMechanism for round 1"):
         wrong.request(1)
-    with pytest.raises(InvalidSpecError, match="'optm', expected an Encoding"):
-        PrivQuantStrategy(fedavg(), "optm")  # type: ignore[arg-type]
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     """The server's own loss: it stalls at once."""
     return MetricRecord({"loss": 1.0})
-
-
-class Stopped(KeyboardInterrupt):
-    """An error that nothing handles."""
 
 
 def run(
@@ -312,58 +301,47 @@ def run(
     rounds: int = 6,
     sum_codes: bool = True,
     inner: Any = None,
-) -> Any:
-    """A run with both policies; its server app has the strategy, the result and the clients' ledgers."""
-    kept: dict[str, Any] = {}
-    contexts: dict[int, Any] = {}
-
-    def make() -> Any:
-        clip = QuantileClip(Encoding(OPTM, 1.0), rate=0.5)
-        bits = DoublingMechanism(
-            clip, lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
-        )
-        open_sum = SumOfCodes() if sum_codes else PerClient()
-        private = PrivQuantStrategy(inner or fedavg(), bits, aggregation=SecureSum() if secure else open_sum)
-        kept.update(private=private, bits=bits)
-        return private if path is None else CheckpointStrategy(private, path)
+) -> Simulated:
+    """A run with both policies."""
+    clip = QuantileClip(Encoding(OPTM, 1.0), rate=0.5)
+    bits = DoublingMechanism(
+        clip, lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
+    )
+    open_sum = SumOfCodes() if sum_codes else PerClient()
+    aggregation = SecureSum() if secure else open_sum
+    private = PrivQuantStrategy(inner or fedavg(), bits, aggregation=aggregation)
+    strategy = private if path is None else CheckpointStrategy(private, path)
 
     def train(arrays: Any, partition: int, server_round: int) -> Any:
         if server_round == stops_in and partition >= 2:
-            raise Stopped
+            raise Killed
         return trained(arrays, partition, server_round)
-
-    def keep_context(message: Any, context: Any, call_next: Any) -> Any:
-        contexts[int(context.node_config["partition-id"])] = context
-        return call_next(message, context)
-
-    mods = [keep_context, PrivQuantMod(10.0, seed=SEED, secure_aggregation=secure)]
 
     def observed(number: int, arrays: Any) -> Any:
         metrics = evaluate(number, arrays)
-        kept["bits"].observe_metrics(number, metrics)
+        bits.observe_metrics(number, metrics)
         return metrics
 
-    server = server_app(make, num_rounds=rounds, evaluate_fn=observed)
-    server.run_result = InlineEngine().run(server, client_app(mods, train), Federation(6, seed=3))
-    server.private, server.contexts = kept["private"], contexts
-    return server
+    client = client_app([mod_for(aggregation)], train)
+    return simulate(strategy, client, 6, rounds, seed=3, evaluate_fn=observed)
 
 
 def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> None:
     plain, secure = run(), run(secure=True)
-    assert_same_arrays(as_arrays(secure.run_result.arrays), as_arrays(plain.run_result.arrays))
+    assert_same_arrays(secure.model, plain.model)
     assert secure.private.policy(7).clip == plain.private.policy(7).clip < 1.0
     assert secure.private.policy.levels == plain.private.policy.levels == 8
 
 
 def test_votes_are_counted_by_both_sides_and_stated() -> None:
-    server = run(rounds=2)
+    done = run(rounds=2)
     # 25 coordinates and the vote, in each of two rounds with their own mechanism.
-    assert [release.dimension for _, release in server.private.ledger.releases] == [26, 26]
-    assert server.private.ledger.statement(0.0).epsilon == pytest.approx(2 * 26 * 2.0, rel=1e-6)
-    assert any("vote on the clip" in line for line in server.private.privacy_statement())
-    for context in server.contexts.values():
-        assert [release.dimension for _, release in ClientLedger(context).releases] == [26, 26]
+    assert [release.dimension for _, release in done.ledger.releases] == [26, 26]
+    assert done.ledger.statement(0.0).epsilon == pytest.approx(2 * 26 * 2.0, rel=1e-6)
+    assert any("vote on the clip" in line for line in done.private.privacy_statement())
+    assert len(done.ledgers) == 6
+    for ledger in done.ledgers.values():
+        assert [release.dimension for _, release in ledger.releases] == [26, 26]
     without = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).privacy_statement()
     assert not any("vote" in line for line in without)
 
@@ -376,10 +354,10 @@ def test_strategies_that_see_single_updates_have_votes_too() -> None:
 def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
     whole = run(secure)
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         run(secure, path, stops_in=4)
     resumed = run(secure, path)
-    assert_same_arrays(as_arrays(resumed.run_result.arrays), as_arrays(whole.run_result.arrays))
+    assert_same_arrays(resumed.model, whole.model)
     state = whole.private.policy.checkpoint_state()
     assert (state["policy"], state["base"]["policy"]) == ("DoublingMechanism", "QuantileClip")
     assert state["base"]["learned"]["clip"] != 1.0

@@ -23,6 +23,7 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
 )
 from fl_privquant.flower.simulation import Federation, InlineEngine
+from tests.flower.apps import client_app, fedavg, mod_for, simulate
 
 CLIENTS, SIZE = 6, 50
 Main = Callable[[Grid], ArrayRecord]
@@ -201,31 +202,20 @@ def test_arrays_that_are_not_sent_stay_as_they_are() -> None:
         "batches": np.array(7),
         "frozen.mean": np.linspace(0.1, 0.3, 9, dtype=np.float32),
     }
-    client, server = ClientApp(), ServerApp()
 
-    @client.train(mods=[PrivQuantMod(max_epsilon=10.0, seed=3)])
-    def train(message: Message, context: Context) -> Message:
-        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
-        if context.node_config["partition-id"] == 0:
+    def more(arrays: dict[str, np.ndarray], partition: int, server_round: int) -> dict[str, np.ndarray]:
+        if partition == 0:
             seen.append(arrays)
-        moved = {name: Array(np.asarray(value + 1)) for name, value in arrays.items()}
-        metrics = MetricRecord({"num-examples": 3})
-        return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics}), reply_to=message)
+        return {name: np.asarray(value + 1) for name, value in arrays.items()}
 
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        private = PrivateGrid(
-            grid,
-            pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1),
-            arrays=pq.ArrayChoice(exclude=["frozen.*"]),
-        )
-        initial = ArrayRecord({name: Array(value) for name, value in start.items()})
-        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-        context.state["arrays"] = strategy.start(private, initial, num_rounds=3).arrays
+    def private(grid: Grid) -> PrivateGrid:
+        encoding = pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1)
+        return PrivateGrid(grid, encoding, arrays=pq.ArrayChoice(exclude=["frozen.*"]))
 
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
+    client = client_app([mod_for()], more, lambda partition: 3)
+    done = simulate(fedavg(), client, CLIENTS, 3, start, wrap_grid=private)
     # FedAvg itself has done to the counter what it does without us.
-    assert result.arrays["batches"].numpy().dtype == np.float64
+    assert done.model["batches"].dtype == np.float64
     assert len(seen) == 3
     for arrays in seen:
         for name, value in start.items():

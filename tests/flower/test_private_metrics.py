@@ -17,25 +17,11 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import ClientMetrics, PrivQuantMod, PrivQuantStrategy, QuantileClip
 from fl_privquant.flower._messages.protocol import Request
-from fl_privquant.flower.client.ledger import ClientLedger
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import CLIP, client_app, fedavg, server_app
+from tests.flower.apps import CLIP, client_app, fedavg, simulate
 
 CLIENTS = 5
 RANGES = {"loss": (0.0, 6.0), "secret": (-2.0, 2.0)}
 FINE = pq.design("none", fixed_point_bits=24)
-
-
-def run(strategy, mods, **options):
-    contexts = {}
-
-    def keep(grid):
-        contexts.update(grid.contexts)
-        return grid
-
-    server = server_app(lambda: strategy, wrap_grid=keep)
-    InlineEngine().run(server, client_app(mods, **options), Federation(CLIENTS))
-    return dict(server.result.train_metrics_clientapp[1]), contexts
 
 
 @pytest.mark.parametrize("way", ["per client", "sum of codes", "secure sum"])
@@ -50,14 +36,15 @@ def test_the_wrapped_strategy_gets_the_means(way, votes):
         aggregation=ways[way],
     )
     mods = [PrivQuantMod(math.inf, secure_aggregation=way == "secure sum")]
-    metrics, contexts = run(strategy, mods)
+    done = simulate(strategy, client_app(mods), CLIENTS)
     # Clients 0 to 4 report 0.5 + their number, and 1.
-    assert metrics == {"loss": pytest.approx(2.5, abs=1e-5), "secret": pytest.approx(1.0, abs=1e-5)}
+    assert done.metrics == {"loss": pytest.approx(2.5, abs=1e-5), "secret": pytest.approx(1.0, abs=1e-5)}
     # Two coordinates more, or three, on both sides' books.
     dimension = 25 + 2 + votes
     norm = math.hypot(0.3, math.sqrt(2 + votes) * CLIP) / CLIP
-    for context in contexts.values():
-        ((_, release),) = ClientLedger(context).releases
+    assert len(done.ledgers) == CLIENTS
+    for ledger in done.ledgers.values():
+        ((_, release),) = ledger.releases
         assert (release.dimension, release.norms.l2) == (dimension, pytest.approx(norm))
     lines = strategy.privacy_statement()
     assert any("'loss' in [0, 6], 'secret' in [-2, 2]" in line for line in lines)
@@ -68,7 +55,7 @@ def test_they_cost_what_coordinates_cost(mechanism):
     strategy = PrivQuantStrategy(
         fedavg(), pq.Encoding(mechanism, CLIP, l2_clip=0.1), metrics=ClientMetrics(private=RANGES)
     )
-    run(strategy, [PrivQuantMod(2.0)])
+    simulate(strategy, client_app([PrivQuantMod(2.0)]), CLIENTS)
     norms = UpdateNorms(l2=math.hypot(0.1, math.sqrt(2) * CLIP) / CLIP)
     expected = Accountant([Release(mechanism, 27, norms=norms)]).statement(1e-5)
     assert strategy.statements()[-1] == expected
@@ -144,17 +131,14 @@ def test_the_weight_is_no_private_metric():
 def test_a_mechanism_for_whole_updates_has_no_room_for_them():
     whole = pq.design("cldp_l2", epsilon=1.0)
     with pytest.raises(InvalidSpecError, match="private_metrics: 'cldp_l2' spends one epsilon on"):
-        run(
-            PrivQuantStrategy(fedavg(), pq.Encoding(whole, CLIP), metrics=ClientMetrics(private=RANGES)),
-            [PrivQuantMod(math.inf)],
-        )
+        simulate(PrivQuantStrategy(fedavg(), pq.Encoding(whole, CLIP), metrics=ClientMetrics(private=RANGES)))
 
 
 def test_without_a_mechanism_they_travel_as_they_are():
     strategy = PrivQuantStrategy(
         fedavg(), pq.Encoding(pq.design("none"), CLIP), metrics=ClientMetrics(private=RANGES)
     )
-    metrics, _ = run(strategy, [PrivQuantMod(math.inf)])
+    metrics = simulate(strategy, client_app([PrivQuantMod(math.inf)]), CLIENTS).metrics
     assert metrics == {"loss": pytest.approx(2.5), "secret": pytest.approx(1.0)}
 
 
@@ -194,7 +178,7 @@ def test_forged_requests_are_refused(mechanism, names, ends):
 def test_metrics_outside_of_the_accounting_are_named_in_every_statement(mechanism, flower_log):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), metrics=ClientMetrics(clipping=True))
     mod = PrivQuantMod(2.0, metrics=["loss", "num-examples"], report_clipping=True)
-    run(strategy, [mod])
+    simulate(strategy, client_app([mod]), CLIENTS)
     line = "in any figure: clients send or may send 'loss', 'num-examples', 'privquant-clipped-share'"
     assert any(line in each for each in strategy.privacy_statement())
     assert line in flower_log.text
@@ -220,7 +204,7 @@ def test_clients_whose_training_fails_are_counted_through_the_mechanism(way, flo
         aggregation=SecureSum() if way == "secure sum" else PerClient(),
     )
     mods = [PrivQuantMod(math.inf, secure_aggregation=way == "secure sum")]
-    metrics, _ = run(strategy, mods, train_with=train)
+    metrics = simulate(strategy, client_app(mods, train), CLIENTS).metrics
     assert metrics["privquant-failed"] == pytest.approx(3 / 5, abs=1e-5)
     # What a client that failed does not report counts as the middle of its range.
     assert metrics["loss"] == pytest.approx((3 * 3.0 + 3.5 + 4.5) / 5, abs=1e-5)
@@ -241,7 +225,7 @@ def test_an_app_cannot_say_that_it_failed(flower_log):
     strategy = PrivQuantStrategy(
         fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)})
     )
-    metrics, _ = run(strategy, [PrivQuantMod(math.inf), Lying()])
+    metrics = simulate(strategy, client_app([PrivQuantMod(math.inf), Lying()]), CLIENTS).metrics
     assert metrics["privquant-failed"] == pytest.approx(0.0, abs=1e-5)
 
 
@@ -251,8 +235,7 @@ def test_the_count_of_failures_says_how_rough_it_is(mechanism, flower_log):
         pq.Encoding(mechanism, CLIP),
         metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)}),
     )
-    server = server_app(lambda: strategy, num_rounds=4)
-    InlineEngine().run(server, client_app([PrivQuantMod(2.0)]), Federation(CLIENTS))
+    simulate(strategy, client_app([PrivQuantMod(2.0)]), CLIENTS, num_rounds=4)
     # Rounds are averaged: of a metric from 0 to 1 one round has half the error of a coordinate in [-1, 1].
     lines = [line for line in flower_log.lines if "of trainings have failed so far" in line]
     for number, line in enumerate(lines, start=1):
@@ -273,7 +256,7 @@ def test_metrics_that_are_not_sent_do_not_end_the_run(given, flower_log):
     strategy = PrivQuantStrategy(
         fedavg(train_metrics_aggr_fn=averaged), Encoding(FINE, CLIP), metrics=ClientMetrics(private=given)
     )
-    metrics, _ = run(strategy, [PrivQuantMod(math.inf)])
+    metrics = simulate(strategy, client_app([PrivQuantMod(math.inf)]), CLIENTS).metrics
     missing = "PrivQuant: train_metrics_aggr_fn asks for 'loss', which is not among the metrics of private"
     if given:
         assert metrics == {"mean loss": pytest.approx(2.5, abs=1e-5)}

@@ -12,8 +12,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import SimulatedSum, ViewKind
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
-from fl_privquant.flower.simulation import Federation, InlineEngine
-from tests.flower.apps import CLIP, client_app, fedavg, server_app, trained
+from tests.flower.apps import CLIP, Killed, client_app, fedavg, simulate, trained
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
 CLIENTS = 12
@@ -35,10 +34,6 @@ class TrainingLog:
         return trained(arrays, partition, server_round)
 
 
-class Killed(KeyboardInterrupt):
-    """An error that nothing handles."""
-
-
 def strategy_of(sampling, aggregation=None, wrapped=None, **options):
     return PrivQuantStrategy(
         wrapped or fedavg(),
@@ -51,10 +46,8 @@ def strategy_of(sampling, aggregation=None, wrapped=None, **options):
 
 
 def run(strategy, asked=None, num_rounds=4, mods=None, **options):
-    server = server_app(lambda: strategy, num_rounds=num_rounds)
     client = client_app(train_with=asked or TrainingLog(), mods=mods, **options)
-    InlineEngine().run(server, client, Federation(CLIENTS, seed=3))
-    return server
+    return simulate(strategy, client, CLIENTS, num_rounds, seed=3)
 
 
 def max_in_a_row(asked, width):
@@ -218,10 +211,8 @@ def test_a_client_holds_a_lying_server_to_its_share(limits, most, reason, caplog
 def test_the_nodes_own_configuration_tightens_the_share():
     asked = TrainingLog()
     strategy = Forgets(fedavg(), pq.Encoding(MECHANISM, CLIP), max_failed_rounds=9)
-    server = server_app(lambda: strategy, num_rounds=3)
     limits = {"privquant-max-participations": 1, "privquant-simulated": True}
-    client = client_app(train_with=asked)
-    InlineEngine().run(server, client, Federation(2, node_config=limits, seed=3))
+    simulate(strategy, client_app(train_with=asked), 2, 3, node_config=limits)
     assert set(asked.rounds.values()) == {1}
 
 

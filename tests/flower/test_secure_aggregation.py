@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 
 import fl_privquant as pq
@@ -18,9 +16,9 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import Request
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.packing.wire_format import PackedIndices
 from fl_privquant.secagg import ClientPolicy, ClientRound, Stage
+from tests.flower.apps import Simulated, client_app, fedavg, simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -48,59 +46,35 @@ class Leaves:
         return call_next(message, context)
 
 
+def shifted(arrays: dict[str, np.ndarray], partition: int, server_round: int) -> dict[str, np.ndarray]:
+    return {name: np.asarray(each + np.float32(0.01 * (partition - 3))) for name, each in arrays.items()}
+
+
 def run(
     secure: bool,
     leaves: Leaves | None = None,
     encoder: Any = None,
     inner: Strategy | None = None,
     wrap_server: bool = True,
-    contexts: list[Context] | None = None,
-    strategies: list[PrivQuantStrategy] | None = None,
-    averages: list[MetricRecord] | None = None,
     rounds: int = ROUNDS,
     budget: Budget | None = None,
     policy: ClientPolicy | None = None,
     max_epsilon: float = math.inf,
+    max_failed_rounds: int = 0,
     **options: Any,
-) -> np.ndarray:
-    client, server = ClientApp(), ServerApp()
-    mods: list[Any] = [leaves or Leaves(None, set())]
+) -> Simulated:
+    strategy = PrivQuantStrategy(
+        inner or fedavg(),
+        pq.Encoding(encoder or mechanism(), clip=0.1),
+        max_failed_rounds=max_failed_rounds,
+        aggregation=SecureSum(**options) if secure and wrap_server else SumOfCodes(),
+        budget=budget,
+    )
     masked = (policy or True) if secure else False
-    private = PrivQuantMod(max_epsilon, max_delta=1e-3, seed=5, metrics=["shift"], secure_aggregation=masked)
-    mods.append(private)
-
-    @client.train(mods=mods)
-    def train(message: Message, context: Context) -> Message:
-        if contexts is not None:
-            contexts.append(context)
-        shift = np.float32(0.01 * (int(context.node_config["partition-id"]) - 3))
-        trained = {
-            name: Array(np.asarray(each.numpy() + shift)) for name, each in message.content["arrays"].items()
-        }
-        metrics = MetricRecord({"num-examples": 3, "shift": float(shift)})
-        content = {"arrays": ArrayRecord(trained), "metrics": metrics}
-        return Message(RecordDict(content), reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        strategy: Any = PrivQuantStrategy(
-            inner or FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1),
-            pq.Encoding(encoder or mechanism(), clip=0.1),
-            max_failed_rounds=options.pop("max_failed_rounds", 0),
-            aggregation=SecureSum(**options) if secure and wrap_server else SumOfCodes(),
-            budget=budget,
-        )
-        if strategies is not None:
-            strategies.append(strategy)
-        initial = {"weight": np.zeros((20, 17), np.float32), "bias": np.zeros((), np.float32)}
-        start = ArrayRecord({name: Array(np.asarray(value)) for name, value in initial.items()})
-        result = strategy.start(grid, start, num_rounds=rounds)
-        if averages is not None:
-            averages.extend(result.train_metrics_clientapp.values())
-        context.state["arrays"] = result.arrays
-
-    result = InlineEngine().run(server, client, Federation(num_clients=CLIENTS))
-    return np.concatenate([each.numpy().ravel() for each in result.arrays.values()])
+    mod = PrivQuantMod(max_epsilon, max_delta=1e-3, seed=5, metrics=["loss"], secure_aggregation=masked)
+    initial = {"weight": np.zeros((20, 17), np.float32), "bias": np.zeros((), np.float32)}
+    mods = [leaves or Leaves(None, set()), mod]
+    return simulate(strategy, client_app(mods, shifted), CLIENTS, rounds, initial)
 
 
 @pytest.mark.parametrize(
@@ -116,27 +90,27 @@ def run(
     ids=lambda each: each.name,
 )
 def test_the_model_is_the_same_to_the_last_bit(encoder: Any) -> None:
-    plain = run(secure=False, encoder=encoder)
-    assert np.array_equal(run(secure=True, encoder=encoder), plain)
+    plain = run(secure=False, encoder=encoder).vector
+    assert np.array_equal(run(secure=True, encoder=encoder).vector, plain)
     assert np.abs(plain).max() > 0
 
 
 def test_none_goes_through_in_fixed_point() -> None:
     lossless = pq.design("none")
-    plain, secure = run(secure=False, encoder=lossless), run(secure=True, encoder=lossless)
+    plain, secure = (run(secure=each, encoder=lossless).vector for each in (False, True))
     # Each of the clients errs by less than a step, in each round.
     step = 0.1 * lossless.for_sums().step
     assert 0.0 < np.abs(secure - plain).max() < ROUNDS * step
-    assert np.array_equal(secure, run(secure=False, encoder=lossless.for_sums()))
+    assert np.array_equal(secure, run(secure=False, encoder=lossless.for_sums()).vector)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_clients_lost_at_any_stage(stage: str) -> None:
     leaves = Leaves(stage, {2})
-    secure = run(secure=True, leaves=leaves)
+    secure = run(secure=True, leaves=leaves).vector
     # Whoever leaves before its input is in is not in the sum; who leaves at the end is.
     lost_from_sum = Leaves(None if stage == "unmask" else "train", {2})
-    assert np.array_equal(secure, run(secure=False, leaves=lost_from_sum))
+    assert np.array_equal(secure, run(secure=False, leaves=lost_from_sum).vector)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -144,7 +118,7 @@ def test_too_many_lost_ends_the_round_and_not_the_run(stage: str) -> None:
     leaves = Leaves(stage, set(range(7)), only_round=2)
     secure = run(secure=True, leaves=leaves, max_failed_rounds=1)
     skipped = run(secure=False, leaves=Leaves("train", set(range(8)), only_round=2), max_failed_rounds=1)
-    assert np.array_equal(secure, skipped)
+    assert np.array_equal(secure.vector, skipped.vector)
 
 
 def test_without_enough_clients_the_run_stops_with_the_reason() -> None:
@@ -215,20 +189,17 @@ def test_a_server_cannot_turn_it_off() -> None:
 
 
 def test_nothing_secret_is_left_when_the_round_is_over() -> None:
-    contexts: list[Context] = []
-    run(secure=True, contexts=contexts)
-    assert len(contexts) == CLIENTS * ROUNDS
-    for context in contexts:
+    contexts = run(secure=True).grid.contexts
+    assert len(contexts) == CLIENTS
+    for context in contexts.values():
         state = ClientRound.from_bytes(context.state["privquant-secagg"]["secagg-data"])
         assert state.stage == Stage.ENDED
 
 
 @pytest.mark.parametrize("stage", ["advertise", "train"])
 def test_sums_are_counted_with_the_honest_clients_that_stayed(stage: str) -> None:
-    strategies: list[PrivQuantStrategy] = []
     fractions = {"corrupt_fraction": 0.25, "dropout_fraction": 0.125}
-    run(True, Leaves(stage, {2}, only_round=2), strategies=strategies, **fractions)
-    (strategy,) = strategies
+    strategy = run(True, Leaves(stage, {2}, only_round=2), **fractions).strategy
     # Eight clients, two of them corrupt; in round 2 one has left.
     release = Release(mechanism(), 341, View(6))
     expected = Accountant([release, release, Release(mechanism(), 341, View(5))])
@@ -247,29 +218,25 @@ def test_sums_are_counted_with_the_honest_clients_that_stayed(stage: str) -> Non
 def test_rounds_that_came_to_no_sum_are_counted_with_the_min_that_could_have(
     flower_log: Any,
 ) -> None:
-    strategies: list[PrivQuantStrategy] = []
-    run(True, Leaves("unmask", set(range(6)), only_round=2), strategies=strategies, max_failed_rounds=1)
+    done = run(True, Leaves("unmask", set(range(6)), only_round=2), max_failed_rounds=1)
     assert "nothing was applied" in flower_log.text
-    stated = strategies[0].ledger.statement(1e-5, in_sum=True)
+    stated = done.ledger.statement(1e-5, in_sum=True)
     assert stated.scope == "341 coordinates, 3 rounds"
     # One of the eight is counted as corrupt, and one may be lost: no sum of fewer honest clients is opened.
     assert str(stated.view) == "aggregate of 6 to 7"
 
 
 def test_nothing_is_counted_where_no_keys_were_agreed_on() -> None:
-    strategies: list[PrivQuantStrategy] = []
-    run(True, Leaves("advertise", set(range(7)), only_round=2), strategies=strategies, max_failed_rounds=1)
-    assert [number for number, _ in strategies[0].ledger.releases] == [1, 3]
+    done = run(True, Leaves("advertise", set(range(7)), only_round=2), max_failed_rounds=1)
+    assert [number for number, _ in done.ledger.releases] == [1, 3]
 
 
 @pytest.mark.parametrize("limited", [True, False])
 def test_no_sum_of_fewer_honest_clients_than_planned_is_opened(limited: bool, flower_log: Any) -> None:
-    strategies: list[PrivQuantStrategy] = []
     spent = Accountant([Release(mechanism(), 341, View(CLIENTS))] * 2).statement(1e-5)
-    model = run(
+    done = run(
         True,
         Leaves("train", {1}, only_round=2),
-        strategies=strategies,
         corrupt_fraction=0.0,
         dropout_fraction=0.0,
         max_failed_rounds=1,
@@ -277,22 +244,18 @@ def test_no_sum_of_fewer_honest_clients_than_planned_is_opened(limited: bool, fl
         budget=Budget(spent.epsilon, 1e-5) if limited else None,
     )
     assert "below the 8 without which clients do not unmask" in flower_log.text
-    stated = strategies[0].ledger.statement(1e-5, in_sum=True)
+    stated = done.ledger.statement(1e-5, in_sum=True)
     assert (str(stated.view), stated.epsilon) == (f"aggregate of {CLIENTS}", pytest.approx(spent.epsilon))
-    assert strategies[0].survivors == {1: CLIENTS, 2: 0}
-    assert np.array_equal(model, run(False, rounds=1))
+    assert done.strategy.survivors == {1: CLIENTS, 2: 0}
+    assert np.array_equal(done.vector, run(False, rounds=1).vector)
 
 
 def test_metrics_that_clients_let_pass_are_averaged_over_those_in_the_sum() -> None:
-    plain: list[MetricRecord] = []
-    secure: list[MetricRecord] = []
-    run(False, averages=plain)
-    run(True, averages=secure)
-    assert [dict(each) for each in secure] == [dict(each) for each in plain]
-    assert plain[0]["shift"] == pytest.approx(0.01 * (np.mean(range(CLIENTS)) - 3))
-    lost: list[MetricRecord] = []
-    run(True, Leaves("train", {7}), averages=lost)
-    assert lost[0]["shift"] == pytest.approx(0.01 * (np.mean(range(7)) - 3))
+    plain, secure = (run(each).result.train_metrics_clientapp for each in (False, True))
+    assert secure == plain
+    assert plain[1]["loss"] == pytest.approx(0.5 + np.mean(range(CLIENTS)))
+    lost = run(True, Leaves("train", {7}))
+    assert lost.metrics["loss"] == pytest.approx(0.5 + np.mean(range(7)))
 
 
 @pytest.mark.parametrize("name", ["corrupt_fraction", "dropout_fraction"])
@@ -300,11 +263,6 @@ def test_metrics_that_clients_let_pass_are_averaged_over_those_in_the_sum() -> N
 def test_fractions_that_are_none_are_refused(name: str, value: float) -> None:
     with pytest.raises(InvalidSpecError, match=name):
         SecureSum(**{name: value})
-
-
-def test_a_graph_that_protects_nobody_stops_the_run() -> None:
-    with pytest.raises(InvalidSpecError, match="max_security_failure"):
-        run(True, num_neighbors=2, threshold=2, corrupt_fraction=0.3)
 
 
 def test_clients_that_refuse_are_not_called_silent() -> None:
@@ -328,9 +286,7 @@ def test_an_update_goes_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Request, "read", counting)
     monkeypatch.setattr(PackedIndices, "pack", noting)
-    seen: list[Context] = []
-    run(secure=True, contexts=seen)
-    assert len(seen) == CLIENTS * ROUNDS
+    run(secure=True)
     assert packed == []
     assert len(asked) == CLIENTS * ROUNDS
     run(secure=False)

@@ -23,23 +23,17 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import ClientMetrics, NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_NORM
-from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.flower.simulation import InlineEngine
 from tests.flower.apps import (
     CLIP,
     SEED,
-    as_arrays,
     assert_same_arrays,
     client_app,
     expected_model,
     fedavg,
     initial_arrays,
-    server_app,
+    simulate,
 )
-
-
-def run(strategy, client=None, num_clients=4, threads=1, **options):
-    server = server_app(lambda: strategy, **options)
-    return InlineEngine(threads).run(server, client or client_app(), Federation(num_clients)), server
 
 
 def test_the_summary_of_a_plan_says_what_the_whole_run_may_cost(flower_log):
@@ -50,8 +44,8 @@ def test_the_summary_of_a_plan_says_what_the_whole_run_may_cost(flower_log):
 
 
 def test_the_model_is_the_mean_of_the_decoded_updates(mechanism):
-    result, _ = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
-    assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(4)))
+    done = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
+    assert_same_arrays(done.model, expected_model(mechanism, range(4)))
 
 
 def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
@@ -63,33 +57,30 @@ def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
             return super().open(replace(replies, payloads=kept))
 
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=AllButTheFirst())
-    result, _ = run(strategy)
-    assert_same_arrays(as_arrays(result.arrays), expected_model(mechanism, range(1, 4)))
+    done = simulate(strategy)
+    assert_same_arrays(done.model, expected_model(mechanism, range(1, 4)))
 
 
 @pytest.mark.parametrize("options", [{"l2_clip": 0.1}, {"rotate": True}, {"l2_clip": 0.1, "rotate": True}])
 def test_stages_run_on_both_sides(mechanism, options):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, **options))
-    result, _ = run(strategy)
+    done = simulate(strategy)
     seed = strategy.request(1).rotation_seed
     expected = expected_model(mechanism, range(4), rotation_seed=seed, **options)
-    assert_same_arrays(as_arrays(result.arrays), expected)
+    assert_same_arrays(done.model, expected)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_with_none_the_result_is_plain_fedavg_bit_for_bit(threads):
     # Uniform weights on the plain side too: every client has 7 examples.
-    plain, _ = run(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, threads, num_rounds=3)
-    mods = [PrivQuantMod(max_epsilon=math.inf)]
-    private, _ = run(
+    engine, strategy = (
+        InlineEngine(threads),
         PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)),
-        client_app(mods),
-        5,
-        threads,
-        num_rounds=3,
     )
+    plain = simulate(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, 3, engine=engine)
+    private = simulate(strategy, client_app([PrivQuantMod(max_epsilon=math.inf)]), 5, 3, engine=engine)
     for name in ("weight", "scale"):
-        assert as_arrays(private.arrays)[name].tobytes() == as_arrays(plain.arrays)[name].tobytes()
+        assert private.model[name].tobytes() == plain.model[name].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -109,8 +100,8 @@ def test_with_none_the_result_is_plain_fedavg_bit_for_bit(threads):
     ids=lambda strategy: type(strategy).__name__,
 )
 def test_it_wraps_any_strategy(mechanism, strategy):
-    result, _ = run(PrivQuantStrategy(strategy, pq.Encoding(mechanism, CLIP)), num_clients=5, num_rounds=3)
-    arrays, initial = as_arrays(result.arrays), initial_arrays()
+    done = simulate(PrivQuantStrategy(strategy, pq.Encoding(mechanism, CLIP)), num_clients=5, num_rounds=3)
+    arrays, initial = done.model, initial_arrays()
     assert np.isfinite(arrays["weight"]).all()
     assert not np.array_equal(arrays["weight"], initial["weight"])
     assert {name: each.dtype for name, each in arrays.items()} == {
@@ -122,32 +113,32 @@ def test_it_wraps_any_strategy(mechanism, strategy):
 
 def test_weights_are_uniform_whatever_clients_say(mechanism):
     # One client claims nearly all examples, and is weighed like the others.
-    heavy, _ = run(
+    heavy = simulate(
         PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)),
         client_app(num_examples=lambda p: 10**6 if p == 0 else 1),
     )
-    assert_same_arrays(as_arrays(heavy.arrays), expected_model(mechanism, range(4)))
+    assert_same_arrays(heavy.model, expected_model(mechanism, range(4)))
 
 
 def test_only_listed_metrics_pass(mechanism):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
-    _, server = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client)
-    assert dict(server.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(2.0)}
+    done = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client)
+    assert done.metrics == {"loss": pytest.approx(2.0)}
 
 
 def test_no_metric_passes_by_default(mechanism):
-    _, server = run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
-    assert dict(server.result.train_metrics_clientapp[1]) == {}
+    done = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
+    assert done.metrics == {}
 
 
 @pytest.mark.parametrize(("asked", "allowed"), [(False, False), (True, False), (False, True), (True, True)])
 def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked, allowed):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
-    _, server = run(
+    done = simulate(
         PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, clip=0.01), metrics=ClientMetrics(clipping=asked)),
         client,
     )
-    metrics = dict(server.result.train_metrics_clientapp[1])
+    metrics = done.metrics
     assert (METRIC_CLIPPED in metrics) == (asked and allowed)
     if asked and allowed:
         assert 0.5 < metrics[METRIC_CLIPPED] < 1.0
@@ -168,7 +159,7 @@ def test_an_l2_clip_that_is_far_off_is_logged_if_clients_report(
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
     encoding = Encoding(mechanism, l2_clip, l2_clip, rotate=True)
     strategy = PrivQuantStrategy(fedavg(), encoding, metrics=ClientMetrics(clipping=True))
-    run(strategy, client)
+    simulate(strategy, client)
     assert ("the usual update has an L2 norm of 0.2" in flower_log.text) == bool(words)
     assert words in flower_log.text
     named = [line for line in strategy.privacy_statement() if METRIC_NORM in line]
@@ -180,10 +171,10 @@ def test_the_encoding_can_be_a_function_of_the_round(mechanism):
     strategy = PrivQuantStrategy(
         fedavg(), lambda number: Encoding(mechanism if number == 1 else other, CLIP / number)
     )
-    result, _ = run(strategy, num_rounds=2)
+    done = simulate(strategy, num_rounds=2)
     first = expected_model(mechanism, range(4))
     assert_same_arrays(
-        as_arrays(result.arrays), expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
+        done.model, expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
     )
     assert [(number, release.fingerprint) for number, release in strategy.ledger.releases] == [
         (1, strategy.request(1).fingerprint),
@@ -203,16 +194,16 @@ def test_the_encoding_can_be_chosen_between_rounds(mechanism):
         if server_round == 1:
             encodings.append(Encoding(other, CLIP / 2))
 
-    result, _ = run(strategy, num_rounds=2, evaluate_fn=change)
+    done = simulate(strategy, num_rounds=2, evaluate_fn=change)
     first = expected_model(mechanism, range(4))
     assert_same_arrays(
-        as_arrays(result.arrays), expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
+        done.model, expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
     )
 
 
 def test_the_summary_says_what_is_promised(mechanism, flower_log):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, rotate=True))
-    run(strategy)
+    simulate(strategy)
     for text in (
         "optm: 4 levels",
         "Bits per coordinate: 2",
@@ -240,7 +231,7 @@ def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
         return server_round == 2 or partition < server_round - 1
 
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1)
-    run(strategy, client_app(lost_when=sometimes), 5, num_rounds=3)
+    simulate(strategy, client_app(lost_when=sometimes), 5, num_rounds=3)
     assert strategy.survivors == {1: 5, 2: 0, 3: 3}
     again = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
     again.restore_state(strategy.checkpoint_state())
@@ -249,13 +240,13 @@ def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
 
 def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
-    run(strategy, client_app(mods=[PrivQuantMod(max_epsilon=10.0)]))
+    simulate(strategy, client_app(mods=[PrivQuantMod(max_epsilon=10.0)]))
     strategy.summary()
     assert "simulated" not in flower_log.text
 
 
 def test_no_protection_is_called_by_its_name(flower_log):
-    run(
+    simulate(
         PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)),
         client_app([PrivQuantMod(max_epsilon=math.inf)]),
     )
@@ -265,27 +256,29 @@ def test_no_protection_is_called_by_its_name(flower_log):
 def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=SumOfCodes())
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED, metrics=["loss"])])
-    result, server = run(strategy, client)
+    done = simulate(strategy, client)
     expected = expected_model(mechanism, range(4))
-    for name, each in as_arrays(result.arrays).items():
+    for name, each in done.model.items():
         np.testing.assert_allclose(each, expected[name], rtol=0, atol=1e-6)
-    assert dict(server.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(2.0)}
+    assert done.metrics == {"loss": pytest.approx(2.0)}
 
 
 def test_codes_that_cannot_be_summed_are_aggregated_one_by_one():
     client = client_app([PrivQuantMod(max_epsilon=math.inf)])
-    summed, _ = run(
+    summed = simulate(
         PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0), aggregation=SumOfCodes()),
         client,
     )
-    single, _ = run(PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)), client)
-    assert_same_arrays(as_arrays(summed.arrays), as_arrays(single.arrays))
+    single = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)), client)
+    assert_same_arrays(summed.model, single.model)
 
 
 def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
     reason = "replied with error 2: ConnectionError: gone"
     with pytest.raises(NoUsableReplyError, match=f"round 1 has no usable reply .*; most nodes {reason}"):
-        run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client_app(lost_when=lambda *_: True))
+        simulate(
+            PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client_app(lost_when=lambda *_: True)
+        )
     # One line for all that failed alike, with their names.
     assert flower_log.text.count(reason) == 1
     assert f"4 nodes (1, 2, 3, 4): {reason}" in flower_log.text
@@ -295,7 +288,7 @@ def test_clients_without_secure_aggregation_are_told_what_they_lack(mechanism, f
     """Clients once said that the server had sent no mechanism, and the server that nobody had replied."""
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=pq.SecureSum())
     with pytest.raises(NoUsableReplyError, match="; round 1 ends without a sum: 0 clients sent keys"):
-        run(strategy)
+        simulate(strategy)
     assert "give its PrivQuantMod secure_aggregation=True" in flower_log.text
     assert "did not reply" not in flower_log.text
     # Nobody was asked to train, so that nothing is counted.
@@ -307,11 +300,11 @@ def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
         return server_round < 3
 
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=2)
-    run(strategy, client_app(lost_when=at_first), num_rounds=3)
+    simulate(strategy, client_app(lost_when=at_first), num_rounds=3)
     assert strategy.failed_rounds == 0
     assert "round 2 in a row" in flower_log.text
     with pytest.raises(NoUsableReplyError):
-        run(
+        simulate(
             PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1),
             client_app(lost_when=at_first),
             num_rounds=3,
@@ -320,7 +313,7 @@ def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
 
 def test_a_model_without_floats_is_refused(mechanism):
     with pytest.raises(InvalidSpecError, match="nothing to encode"):
-        run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), initial={"steps": np.array(3)})
+        simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), initial={"steps": np.array(3)})
 
 
 @pytest.mark.parametrize(
@@ -340,7 +333,7 @@ def test_settings_out_of_range_are_refused_at_once(mechanism, arguments, match):
 
 def test_the_callers_config_is_left_alone(mechanism):
     config = ConfigRecord({"mine": 1})
-    run(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), train_config=config)
+    simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), train_config=config)
     assert dict(config) == {"mine": 1}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.accounting import (
@@ -29,10 +29,8 @@ from fl_privquant.flower import (
     PrivQuantStrategy,
     StoppedResult,
 )
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan, Target
-from fl_privquant.secagg import ClientPolicy
-from tests.flower.apps import client_app, moving_client, server_app
+from tests.flower.apps import client_app, fedavg, mod_for, moving_client, simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -47,34 +45,19 @@ def run(
     planned: Plan, rounds: int = 3, lost: int = 0, max_failed_rounds: int = 1, fraction_train: float = 1.0
 ) -> tuple[PrivQuantStrategy, np.ndarray]:
     """The strategy after a run in which, in the second round, some clients are lost before they train."""
-    kept: list[PrivQuantStrategy] = []
-    clients = planned.target.num_clients
-    direction = np.ones(DIMENSION, np.float32) / math.sqrt(DIMENSION)
-
-    def leaves(message: Message, context: Context, call_next: Any) -> Message:
-        training = "config" in message.content and message.content["config"].get("server-round") == 2
-        if training and int(context.node_config["partition-id"]) < lost:
-            raise ConnectionError("gone")
-        return call_next(message, context)
-
-    policy: ClientPolicy | bool = False
-    if isinstance(planned.aggregation, SecureSum):
-        sums = planned.aggregation
-        policy = ClientPolicy(corrupt_fraction=sums.corrupt_fraction, dropout_fraction=sums.dropout_fraction)
-    mods = [leaves, PrivQuantMod(math.inf, max_delta=1e-3, seed=3, secure_aggregation=policy)]
-
-    def strategy() -> PrivQuantStrategy:
-        inner = FedAvg(fraction_train, fraction_evaluate=0.0, min_available_nodes=clients)
-        simulated = bool(planned.aggregation.simulated)
-        kept.append(
-            PrivQuantStrategy(inner, planned, max_failed_rounds=max_failed_rounds, simulated=simulated)
-        )
-        return kept[0]
-
-    client = moving_client(direction, mods)
-    server = server_app(strategy, rounds, {"model": np.zeros(DIMENSION, np.float32)})
-    result = InlineEngine().run(server, client, Federation(num_clients=clients))
-    return kept[0], result.arrays["model"].numpy()
+    strategy = PrivQuantStrategy(
+        fedavg(fraction_train=fraction_train),
+        planned,
+        max_failed_rounds=max_failed_rounds,
+        simulated=bool(planned.aggregation.simulated),
+    )
+    client = moving_client(
+        np.ones(DIMENSION, np.float32) / math.sqrt(DIMENSION),
+        [mod_for(planned.aggregation)],
+        lost_when=lambda partition, number: number == 2 and partition < lost,
+    )
+    initial = {"model": np.zeros(DIMENSION, np.float32)}
+    return strategy, simulate(strategy, client, planned.target.num_clients, rounds, initial).vector
 
 
 def spent(strategy: PrivQuantStrategy) -> float:
@@ -248,17 +231,6 @@ def test_a_simulated_sum_is_refused_where_privacy_is_not_simulated() -> None:
         PrivQuantStrategy(FedAvg(), plan(aggregation=SimulatedSum()))
 
 
-def test_a_plan_decides_what_belongs_to_it() -> None:
-    planned = plan()
-    for setting in (
-        {"aggregation": SumOfCodes()},
-        {"budget": Budget(9.0, 1e-5)},
-        {"delta": 1e-3},
-    ):
-        with pytest.raises(InvalidSpecError, match=next(iter(setting))):
-            PrivQuantStrategy(FedAvg(), planned, **setting)  # type: ignore[arg-type]
-
-
 def test_a_plan_is_for_one_model() -> None:
     strategy = PrivQuantStrategy(FedAvg(), plan())
     model = ArrayRecord({"model": Array(np.zeros(DIMENSION + 1, np.float32))})
@@ -366,9 +338,7 @@ def test_the_target_of_a_plan_is_no_budget_of_a_client() -> None:
 
     def ended(**limits: Any) -> Any:
         mods = [PrivQuantMod(**planned.client_limits, **limits, secure_aggregation=True)]
-        server = server_app(lambda: PrivQuantStrategy(FedAvg(), planned), num_rounds=2)
-        InlineEngine().run(server, client_app(mods), Federation(num_clients=6))
-        return server.result
+        return simulate(PrivQuantStrategy(FedAvg(), planned), client_app(mods), 6, 2).result
 
     # The first release is refused, which is a mistake in the settings and no result.
     with pytest.raises(BudgetExhaustedError) as raised:

@@ -14,30 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.arrays import DecodedArray, read_array
-from fl_privquant.flower.client.ledger import ClientLedger
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.flower.simulation.inline import InlineGrid
-from tests.flower.apps import CLIP, as_arrays, assert_same_arrays, client_app, fedavg, server_app
+from tests.flower.apps import CLIP, assert_same_arrays, client_app, fedavg, query_app, simulate
 
 CRASHED = 8
-
-
-def query_app(answer):
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        return answer(message, context)
-
-    return app
 
 
 def counting(message, context):
@@ -195,24 +182,14 @@ def test_workers_end_with_the_grid_and_have_randomness_of_their_own():
 @pytest.mark.parametrize(("processes", "num_clients"), [(2, 5), (3, 7), (6, 4)])
 def test_processes_change_neither_models_nor_ledgers(mechanism, processes, num_clients):
     def run(number):
-        contexts = {}
-
-        def keep(grid):
-            kept.append(grid)
-            return grid
-
-        kept: list[InlineGrid] = []
-        strategy = FedAvg(fraction_train=0.7, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-        server = server_app(
-            lambda: PrivQuantStrategy(strategy, Encoding(mechanism, CLIP)), num_rounds=4, wrap_grid=keep
-        )
+        strategy = PrivQuantStrategy(fedavg(fraction_train=0.7), Encoding(mechanism, CLIP))
         engine = InlineEngine(processes=number)
-        model = as_arrays(engine.run(server, client_app(), Federation(num_clients, seed=4)).arrays)
-        contexts.update(kept[0].contexts)
+        done = simulate(strategy, None, num_clients, 4, engine=engine, seed=4)
         ledgers = {
-            node: dict(context.state.get("privquant-ledger", {})) for node, context in contexts.items()
+            node: dict(context.state.get("privquant-ledger", {}))
+            for node, context in done.grid.contexts.items()
         }
-        return model, ledgers, server.strategy.privacy_statement()
+        return done.model, ledgers, strategy.privacy_statement()
 
     (model, ledgers, statement), (expected, own, said) = run(processes), run(1)
     assert_same_arrays(model, expected)
@@ -225,15 +202,10 @@ def test_budgets_of_clients_hold_whichever_worker_serves_them(mechanism):
     dimension = 25
     budget = 2.5 * dimension * mechanism.epsilon
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, budget=budget)])
-    kept = []
-    server = server_app(
-        lambda: PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), max_failed_rounds=9),
-        num_rounds=6,
-        wrap_grid=lambda grid: kept.append(grid) or grid,
-    )
-    InlineEngine(processes=2).run(server, client, Federation(5))
-    for context in kept[0].contexts.values():
-        ledger = ClientLedger(context)
+    strategy = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), max_failed_rounds=9)
+    done = simulate(strategy, client, 5, 6, engine=InlineEngine(processes=2))
+    assert len(done.ledgers) == 5
+    for ledger in done.ledgers.values():
         assert len(ledger) == 2
         assert ledger.statement(0.0).epsilon <= budget
 

@@ -5,11 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
+from fl_privquant.errors import CertificationError
 from fl_privquant.mechanisms.base import Mechanism
 
 _PREFIX = struct.Struct("<6sHI")
+
+
+def assert_forgeries_are_refused(
+    mechanism: Mechanism, changes: Iterable[dict[str, Any]], match: str | None = None
+) -> None:
+    """None of the changed headers, nor a byte more than there should be, is read as a mechanism."""
+    for change in changes:
+        with pytest.raises(CertificationError, match=match):
+            Mechanism.from_bytes(forged(mechanism, **change))
+    longer = mechanism.to_bytes()[:-32] + b"\0"
+    with pytest.raises(CertificationError):
+        Mechanism.from_bytes(longer + hashlib.sha256(longer).digest())
 
 
 def forged(mechanism: Mechanism, **changes: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -17,6 +16,7 @@ from fl_privquant.distributions.codebook import Codebook
 from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import CodeOverflowError
 from fl_privquant.mechanisms.modular_sum import WRAP_ODDS, SumRing, find_narrowest_ring, honest_reach
+from tests.exact import sums_of
 
 LAWS: dict[str, Any] = {
     "optm": lambda: pq.design("optm", epsilon=1.0, bits=2),
@@ -33,10 +33,7 @@ def worst_tail(mechanism: Any, num_clients: int, reach: float) -> float:
     listed[:, codebook.codes] = rows
     center = -num_clients * codebook.offset / codebook.step
     worst = 0.0
-    for chosen in itertools.combinations_with_replacement(range(len(rows)), num_clients):
-        total = np.ones(1)
-        for row in chosen:
-            total = np.convolve(total, listed[row])
+    for total in sums_of(listed, num_clients):
         off = np.arange(total.size) - center
         worst = max(worst, float(total[off >= reach].sum()), float(total[off <= -reach].sum()))
     return worst

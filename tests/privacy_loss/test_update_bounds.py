@@ -12,14 +12,14 @@ import fl_privquant as pq
 from fl_privquant.accounting import Release, View, round_statement
 from fl_privquant.mechanisms.additive._integer_noise import AdditiveMechanism
 from fl_privquant.mechanisms.base import TableMechanism
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms, WholeUpdate
 
 
 @pytest.mark.parametrize("order", [2.0, 4.0])
 def test_poisson_binomials_are_bounded_by_the_norm_too(order: float) -> None:
     """By brute force: the Rényi divergence of the whole sum of 6 clients of 3 trials, others at the ends."""
     mechanism = pq.design("pbm", theta=0.02, levels=4)
-    bound = mechanism.update_losses(UpdateNorms(l2=1.0), 1, View(6))[0]
+    bound = mechanism.update_losses(WholeUpdate(UpdateNorms(l2=1.0), 1, View(6)))[0]
     assert bound.name == "l2 gaussian of the sum"
     claimed = bound.loss.log_moment(order - 1.0) / (order - 1.0)
     for ones in range(6):

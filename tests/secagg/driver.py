@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.cohort import count_corrupt_and_dropped
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError, SecureAggregationError
+from fl_privquant.packing.pack import unpack_codes
 from fl_privquant.secagg import ClientPolicy, ClientRound, RoundConfig, ServerRound, UnmaskedSum, draw_session
 from fl_privquant.secagg._wire import Subset
-from fl_privquant.secagg.messages import Roster
+from fl_privquant.secagg.crypto import keys
+from fl_privquant.secagg.crypto.masks import apply_masks
+from fl_privquant.secagg.graph.parameters import GraphParameters, needs_cycles
+from fl_privquant.secagg.messages import MaskedInput, MaskRequest, Roster
 
 CONTEXT = b"what is asked for"
 
 Wire = Callable[[str, int, bytes], bytes]
 
 SESSION = bytes(range(16))
+STAGES = ("advertise", "share", "mask", "confirm", "unmask")
 
 
 @dataclass(frozen=True)
@@ -121,14 +127,33 @@ class Round:
             self.server.receive,
         )
 
-    def run(self, lost: Lost | None = None) -> UnmaskedSum:
-        lost = Lost() if lost is None else lost
-        self.advertise(lost.advertise)
-        self.share(lost.share)
-        self.mask(lost.mask)
-        self.confirm(lost.confirm)
-        self.unmask(lost.unmask)
+    def run(self, lost: Lost | None = None, since: str = STAGES[0]) -> UnmaskedSum:
+        """Run all stages from ``since`` on, and open the sum."""
+        for stage in STAGES[STAGES.index(since) :]:
+            getattr(self, stage)(getattr(lost or Lost(), stage))
         return self.server.finish()
+
+    def run_until(self, end: str) -> None:
+        """Run the stages before ``end``, with nobody lost."""
+        for stage in STAGES[: STAGES.index(end)]:
+            getattr(self, stage)()
+
+    def bare_sum(self, width: int, dimension: int) -> np.ndarray:
+        """What is left of the masked inputs and the right sum for whoever knows every self mask.
+
+        Every client is told that all have shared; this is for rounds at the stage "mask".
+        """
+        everyone = Subset(len(self.inputs), tuple(range(len(self.inputs))))
+        request = MaskRequest(self.server._round_id, everyone).to_bytes()
+        total = np.zeros(dimension, dtype="<u4")
+        for i, client in self.clients.items():
+            client.settle(request, CONTEXT)
+            self_mask = keys.derive(client._seed, client._masks_digest, keys.SELF_MASK, client._round_keys[i])
+            payload = MaskedInput.from_bytes(client.mask(self.inputs[i])).payload
+            bare = unpack_codes(payload, width, dimension).astype("<u4")
+            apply_masks(bare, [(self_mask, False)])
+            total += bare
+        return (total - self.expected(self.inputs).astype("<u4")) & ((1 << width) - 1)
 
     def public_keys(self) -> dict[int, bytes]:
         """The keys that clients sent for this round."""
@@ -136,6 +161,33 @@ class Round:
 
     def expected(self, survivors: Collection[int]) -> np.ndarray:
         return sum((self.inputs[i].astype(np.int64) for i in survivors), np.int64(0))
+
+
+@dataclass(frozen=True)
+class GivenGraph(RoundConfig):
+    """A round with given numbers of neighbors and of shares that open a secret, whatever they protect."""
+
+    given: tuple[int, int] = (0, 0)
+
+    def graph(self, num_clients: int) -> GraphParameters:
+        neighbors, threshold = self.given
+        neighbors = min(neighbors, num_clients - 1)
+        gone = sum(count_corrupt_and_dropped(num_clients, self.corrupt_fraction, self.dropout_fraction))
+        spread = self.signed and needs_cycles(num_clients, neighbors, gone)
+        return GraphParameters(num_clients, neighbors, threshold, spread)
+
+    def min_survivors(self, num_clients: int) -> int:
+        return 0
+
+
+class AnyGraphPolicy(ClientPolicy):
+    """Accepts every graph that there can be."""
+
+    def check_graph(self, num_clients: int, num_neighbors: int, threshold: int, spread: bool = False) -> None:
+        try:
+            GraphParameters(num_clients, num_neighbors, threshold, spread)
+        except InvalidSpecError as error:
+            raise SecureAggregationError(str(error)) from None
 
 
 def open_round(
@@ -152,11 +204,12 @@ def open_round(
     restore: bool = True,
     corrupt_fraction: float | None = None,
     dropout_fraction: float = 0.1,
+    until: str = STAGES[0],
 ) -> Round:
     """A round with ids that are no range, random inputs and (neighbors, threshold) if given.
 
     Clients take any graph that is given, and any number of them may be lost there. Of three clients one may
-    be lost but none corrupt, unless said otherwise.
+    be lost but none corrupt, unless said otherwise. Stages before ``until`` are run.
     """
     if corrupt_fraction is None:
         corrupt_fraction = 0.1 if num_clients > 3 else 0.0
@@ -169,7 +222,8 @@ def open_round(
     identities = {i: Ed25519PrivateKey.generate() for i in ids} if signed else {}
     known = {i: key.public_key().public_bytes_raw() for i, key in identities.items()} if signed else None
     protected = graph is None
-    config = RoundConfig(
+    make_config = RoundConfig if graph is None else partial(GivenGraph, given=graph)
+    config = make_config(
         draw_session(),
         number,
         dimension,
@@ -177,17 +231,14 @@ def open_round(
         max_code,
         corrupt_fraction=corrupt_fraction,
         dropout_fraction=dropout_fraction,
-        num_neighbors=None if graph is None else graph[0],
-        threshold=None if graph is None else graph[1],
-        max_security_failure=2.0**-40 if protected else math.inf,
         identities=known,
     )
+    make_policy = ClientPolicy if protected else AnyGraphPolicy
     policies = {
-        i: ClientPolicy(
+        i: make_policy(
             min_clients=3 if protected else 2,
             corrupt_fraction=corrupt_fraction,
             dropout_fraction=dropout_fraction if protected else 0.99,
-            max_security_failure=config.max_security_failure,
             identity=identities.get(i),
             known_identities=known,
         )
@@ -196,6 +247,7 @@ def open_round(
     made = Round(ServerRound(config, ids), inputs, policies, restore=restore)
     if wire is not None:
         made.wire = wire
+    made.run_until(until)
     return made
 
 
@@ -216,9 +268,4 @@ def shown(roster: Roster, clients: Sequence[int], public_keys: Mapping[int, byte
 
 def at(stage: str, num_clients: int, **options: Any) -> Round:
     """A signed round up to a stage, which is still open."""
-    round_ = open_round(num_clients, signed=options.pop("signed", True), restore=False, **options)
-    for name in ("advertise", "share", "mask", "confirm"):
-        if name == stage:
-            break
-        getattr(round_, name)()
-    return round_
+    return open_round(num_clients, **{"signed": True, "restore": False, "until": stage} | options)

@@ -127,15 +127,13 @@ ROSTERS: dict[str, Callable[[Roster], Roster]] = {
 
 @pytest.mark.parametrize("reason", ROSTERS)
 def test_rosters(reason: str) -> None:
-    round_ = open_round()
-    round_.advertise()
+    round_ = open_round(until="share")
     roster = changed_roster(round_, ROSTERS[reason])
     refused(round_, reason, lambda client: client.share_keys(roster))
 
 
 def test_a_key_of_small_order_on_the_roster() -> None:
-    round_ = open_round()
-    round_.advertise()
+    round_ = open_round(until="share")
 
     roster = changed_roster(round_, lambda r: replace(r, public_keys=(*r.public_keys[:-1], bytes(32))))
     refused(round_, "usable", lambda client: client.share_keys(roster))
@@ -153,8 +151,7 @@ CHANGED_IDENTITIES: dict[str, Callable[[Roster], Roster]] = {
 
 @pytest.mark.parametrize("reason", CHANGED_IDENTITIES)
 def test_rosters_of_clients_that_are_not_known(reason: str) -> None:
-    round_ = open_round(signed=True)
-    round_.advertise()
+    round_ = open_round(signed=True, until="share")
     roster = changed_roster(round_, CHANGED_IDENTITIES[reason])
     refused(round_, reason, lambda client: client.share_keys(roster))
 
@@ -162,8 +159,7 @@ def test_rosters_of_clients_that_are_not_known(reason: str) -> None:
 @pytest.mark.parametrize("attack", ["own key", "other round"])
 def test_keys_that_are_not_their_clients_keys_of_this_round(attack: str) -> None:
     """A server that invents or replays a neighbor's key for one client gains a root that nobody has."""
-    round_ = open_round(signed=True, restore=False)
-    round_.advertise()
+    round_ = open_round(signed=True, restore=False, until="share")
     wrong = keys.public_key(keys.draw_secret())
     if attack == "other round":
         other = open_round(signed=True, number=2)
@@ -187,8 +183,7 @@ def test_keys_that_are_not_their_clients_keys_of_this_round(attack: str) -> None
 
 
 def test_a_second_roster() -> None:
-    round_ = open_round()
-    round_.advertise()
+    round_ = open_round(until="share")
     rosters = round_.server.rosters()
     client = round_.client(CLIENT)
     client.share_keys(rosters[CLIENT])
@@ -200,8 +195,7 @@ def test_a_second_roster() -> None:
 
 def test_a_client_that_is_told_another_threshold_has_masks_of_its_own() -> None:
     """A server that tells clients different thresholds gets masks that do not cancel."""
-    round_ = open_round(restore=False)
-    round_.advertise()
+    round_ = open_round(restore=False, until="share")
     for i, data in round_.server.rosters().items():
         roster = Roster.from_bytes(data)
         told = replace(roster, threshold=roster.threshold + 1) if i == CLIENT else roster
@@ -212,9 +206,7 @@ def test_a_client_that_is_told_another_threshold_has_masks_of_its_own() -> None:
 
 
 def accepted_round() -> tuple[Round, MaskRequest]:
-    round_ = open_round()
-    round_.advertise()
-    round_.share()
+    round_ = open_round(until="mask")
     return round_, MaskRequest.from_bytes(round_.server.mask_requests(CONTEXT)[CLIENT])
 
 
@@ -251,9 +243,7 @@ def test_codes(codes: np.ndarray, reason: str) -> None:
 
 
 def masked_round(lost: tuple[int, ...] = ()) -> tuple[Round, UnmaskRequest]:
-    round_ = open_round(8, dropout_fraction=0.25)
-    round_.advertise()
-    round_.share()
+    round_ = open_round(8, dropout_fraction=0.25, until="mask")
     round_.mask(lost)
     round_.confirm()
     return round_, UnmaskRequest.from_bytes(round_.server.unmask_requests()[CLIENT])
@@ -316,8 +306,7 @@ def test_stages_come_in_order() -> None:
 
 
 def test_secrets_last_no_longer_than_they_are_needed() -> None:
-    round_ = open_round(restore=False)
-    round_.advertise()
+    round_ = open_round(restore=False, until="share")
     client = round_.clients[CLIENT]
     assert client._private
     round_.share()
@@ -328,9 +317,7 @@ def test_secrets_last_no_longer_than_they_are_needed() -> None:
     assert not client._seed
     secrets = secrets_of(client)
     assert len(secrets) == 5
-    round_.confirm()
-    round_.unmask()
-    round_.server.finish()
+    round_.run(since="confirm")
     check_erased(client, secrets)
     assert not round_.server._dealt.messages
     assert not round_.server._replies

@@ -23,8 +23,9 @@ from simulations.benchmarks.harness import (
 RATIOS = [Ratio("twice as slow", "a copy", 2.0), Ratio("small", "float32", 0.0625, "bytes")]
 
 
-# Not `engines`: starting Ray is the matter of test_ray_apps. Not `record_gradients`: it needs Opacus.
-@pytest.mark.parametrize("name", sorted(set(BENCHMARKS) - {"engines", "record_gradients"}))
+# Not `engines`: starting Ray is the matter of test_ray_apps. Not `pfl` and `record_gradients`: they need
+# packages that are not installed here.
+@pytest.mark.parametrize("name", sorted(set(BENCHMARKS) - {"engines", "pfl", "record_gradients"}))
 def test_every_benchmark_returns_finite_positive_ratios(name: str) -> None:
     benchmark = BENCHMARKS[name]
     ratios = benchmark.run(**benchmark.quick)

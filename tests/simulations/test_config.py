@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.cli.comparison import list_variants
 from fl_privquant.errors import InvalidSpecError
-from simulations.runner.callback import count_runs
+from simulations.runner.callback import swept_values
 from simulations.runner.config import CONF, RunConfig, compose_run
 from simulations.studies._sweeps import experiment_params
 from tests.task_values import mean_of, torch_task
@@ -147,10 +148,14 @@ def test_file_names_are_in_snake_case() -> None:
 
 
 def test_sizes_of_sweeps_are_known() -> None:
+    def count_runs(overrides: list[str], params: dict[str, str]) -> int:
+        return math.prod(map(len, swept_values(overrides, params).values()))
+
     assert count_runs([], {}) == 1
     assert count_runs(["mechanism=optm,rqm", "mechanism.epsilon=0.5,1,2", "seed=range(2)"], {}) == 12
     assert count_runs(["encoding.keep=0.1"], experiment_params("default/coordinate")) == 30
     assert count_runs(["seed=0"], experiment_params("default/whole_run")) == 5
+    assert swept_values(["mechanism.bins=[1,2],[3]"], {}) == {"mechanism.bins": ["[1,2]", "[3]"]}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -54,7 +55,7 @@ def test_progress_lines_and_bars_show_the_whole_number(
             rounds.update({"round": 4, "accuracy": 0.625, "loss": 1.5}, spent)
             rounds._progress.refresh()
     line = " ".join(lines.getvalue().split())
-    assert line.endswith(f"seed 17: round 4/4, accuracy 0.625, ε = {SHOWN[epsilon]} (local)")
+    assert line.endswith(f"seed 17: round 4/4, accuracy 0.625, ε = {SHOWN[epsilon]} (local, replace-one)")
     assert (
         f"spent at most ε = {SHOWN[epsilon]}, δ = 1e-05 (client total, local view, replace-one)"
         in " ".join(bars.getvalue().split())
@@ -68,7 +69,7 @@ def test_no_width_of_a_terminal_breaks_a_number(epsilon: float, monkeypatch: pyt
     in_sum = PrivacyStatement(epsilon / 1000, 1e-5, Unit.TOTAL, View(20).stated)
     local = PrivacyStatement(epsilon, 1e-5, Unit.TOTAL)
     short = format_epsilons([in_sum, local])
-    assert short.endswith(f" (sums), {SHOWN[epsilon]} (local)")
+    assert short.endswith(f" (sums, replace-one), {SHOWN[epsilon]} (local, replace-one)")
     for width in WIDTHS:
         for line in (f"1/9 optm-065589c277da, seed 0: {short}", f"final privacy cost: {local.brief}"):
             file = io.StringIO()
@@ -79,7 +80,7 @@ def test_no_width_of_a_terminal_breaks_a_number(epsilon: float, monkeypatch: pyt
 def test_a_total_without_bound_stands_beside_one_with_a_bound() -> None:
     trusted = PrivacyStatement(24_660.0, 1e-5, Unit.TOTAL, StatedView(ViewKind.CENTRAL))
     none = PrivacyStatement(float("inf"), 0.0, Unit.TOTAL)
-    assert format_epsilons([trusted, none]) == "ε = 24,660 (models), ∞ (local)"
+    assert format_epsilons([trusted, none]) == "ε = 24,660 (models, replace-one), ∞ (local, replace-one)"
     assert format_epsilons([none]) == "not private"
 
 
@@ -96,9 +97,8 @@ def test_a_sweep_and_a_run_end_with_whole_numbers_and_seeds(
     number = PrivacyStatement(total, 0.0, Unit.TOTAL).epsilon_number
     assert total > 10_000
     assert int(number.replace(",", "")) >= total
-    ends = [line for line in err.splitlines() if line[1:3] == "/2" and "round" not in line]
-    assert [line.endswith(f"ε = {number} (local)") for line in ends] == [True, True]
-    assert [f"seed {seed}: " in line for seed, line in zip((3, 4), ends, strict=True)] == [True, True]
+    ended = rf"\d/2 one_bit-\w+, seed (\d): loss \S+, ε = {number} \(local, replace-one\)"
+    assert re.findall(ended, " ".join(err.split())) == ["3", "4"]
     assert number in out.split()
     code, _, err = run_here(*chosen, "seed=3")
     assert code == 0, err

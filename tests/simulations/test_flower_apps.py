@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import os
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from simulations.run import execute
 from simulations.runner.apps import watched_grid
-from simulations.runner.apps.user_app import UserApp, user_app
+from simulations.runner.apps.user_app import call_in_own_process, user_app
 from simulations.runner.config import RunConfig
 from simulations.runner.results import RunDirectory
 from tests.finished_runs import provenance_of, rows_of
@@ -46,11 +45,15 @@ def saved(folder: Path, **values: Any) -> tuple[dict[str, np.ndarray], dict[str,
 
 def plain_flower(folder: Path) -> dict[str, np.ndarray]:
     """The model that the same app saves when nothing of ours is around it."""
-    app = user_app(str(folder))
     path = folder.parent / "plain.npz"
+    call_in_own_process(run_plainly, folder, path)
+    return dict(np.load(path))
+
+
+def run_plainly(folder: Path, path: Path) -> None:
+    app = user_app(str(folder))
     federation = Federation(CLIENTS, dict(app.config) | {"saved": str(path)}, seed=0)
     InlineEngine().run(app.server(), app.client(), federation)
-    return dict(np.load(path))
 
 
 def rows(run: RunConfig) -> pd.DataFrame:
@@ -170,7 +173,7 @@ def test_a_budget_ends_the_app(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_app_begins_anew_or_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_app(tmp_path / "app", CUSTOM)
     run = config(folder, **LOCAL)
@@ -178,7 +181,7 @@ def test_an_interrupted_app_begins_anew_or_is_refused(
     path = RunDirectory.of(run).path
     (path / "summary.json").unlink()
     again = execute(run)
-    assert "starts again: the loop of an app cannot be resumed" in capsys.readouterr().out
+    assert "starts again: the loop of an app cannot be resumed" in capfd.readouterr().out
     assert again["mean_squared_error"] == summary["mean_squared_error"]
     secure = config(folder, **LOCAL, privacy={"randomness": "secure"})
     execute(secure)
@@ -293,19 +296,20 @@ def test_apps_with_the_same_modules_do_not_meet(tmp_path: Path) -> None:
     one, two = (write_app(tmp_path / name, CUSTOM) for name in ("one", "two"))
     task = two / "quickstart" / "task.py"
     task.write_text(task.read_text().replace("SIZE = 12", "SIZE = 5"))
-    ours = ModuleType("quickstart")
-    sys.modules["quickstart"] = ours
     before = list(sys.path)
-    try:
-        for folder, size in ((one, 12), (two, 5), (one, 12)):
-            model, _ = saved(folder, **NONE)
-            assert model["weights"].shape == (size,)
-            assert sys.modules["quickstart"] is ours
-            assert "quickstart.task" not in sys.modules
-        assert sys.path == before
-    finally:
-        UserApp.deactivate()
-        del sys.modules["quickstart"]
+    for folder, size in ((one, 12), (two, 5), (one, 12)):
+        model, _ = saved(folder, **NONE)
+        assert model["weights"].shape == (size,)
+    assert "quickstart" not in sys.modules
+    assert sys.path == before
+
+
+def test_a_process_of_its_own_returns_raises_or_was_killed() -> None:
+    assert call_in_own_process(os.path.join, "a", "b") == "a/b"
+    with pytest.raises(InvalidSpecError, match="there is no folder nowhere"):
+        call_in_own_process(user_app, "nowhere")
+    with pytest.raises(InvalidSpecError, match="the process that ran it was killed"):
+        call_in_own_process(os._exit, 9)
 
 
 def test_an_environment_in_the_folder_of_an_app_is_not_its_own(tmp_path: Path) -> None:
@@ -316,21 +320,6 @@ def test_an_environment_in_the_folder_of_an_app_is_not_its_own(tmp_path: Path) -
         place.mkdir(parents=True)
         (place / f"installed_{number}.py").touch()
     assert user_app(str(folder)).digest == digest
-    app = user_app(str(folder))
-    try:
-        app.activate()
-        for number, place in enumerate(packages):
-            sys.path.append(str(place))
-            importlib.import_module(f"installed_{number}")
-        app.client()
-        UserApp.deactivate()
-        assert {"installed_0", "installed_1"} <= set(sys.modules)
-        assert "quickstart.client_app" not in sys.modules
-    finally:
-        UserApp.deactivate()
-        for number, place in enumerate(packages):
-            sys.path.remove(str(place))
-            sys.modules.pop(f"installed_{number}", None)
 
 
 def changed(place: str, old: str, new: str) -> dict[str, str]:
@@ -361,7 +350,10 @@ PUSHED = "list(grid.pull_messages(grid.push_messages(asked)))"
         (CUSTOM | {"client_app": "app = 3"}, "quickstart.client_app:app is a int, expected a ClientApp"),
         (CUSTOM | {"client_app": LEGACY_CLIENT}, "clientapp is of Flower's legacy API (client_fn"),
         (CUSTOM | {"server_app": LEGACY_SERVER}, "serverapp is of Flower's legacy API (server_fn"),
-        (changed("client_app", "Array(moved)", "Array(moved[1:])"), "has 'weights' of shape (11,), but"),
+        (
+            changed("client_app", "Array(moved)", "Array(moved[1:])"),
+            "float32 of shape (11,), expected floats of shape (12,)",
+        ),
         (changed("client_app", 'RecordDict({"model"', 'RecordDict({"m"'), "has arrays in records ['m'], but"),
         (changed("client_app", "    seen =", "    1 / 0\n    seen ="), "ZeroDivisionError: division by zero"),
         (changed("server_app", "axis=0)", "axis=0)[number:]"), "arrays have changed since the first round"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from simulations.run import execute
-from simulations.runner.apps import app_run
-from simulations.runner.apps.watched_grid import WatchedGrid
 from simulations.runner.config import RunConfig
+from simulations.runner.results import RunDirectory
 from tests.finished_runs import rows_of
 from tests.ray_cluster import WARNINGS, RayCluster
 from tests.simulations.flower_apps import CUSTOM, write_app
@@ -54,17 +54,7 @@ def attacked() -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [pytest.param(mode, marks=WARNINGS) for mode in (False, True)])
-def test_rounds_survive_attacked_clients(
-    secure: bool, tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grids: list[WatchedGrid] = []
-
-    class Kept(WatchedGrid):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            grids.append(self)
-
-    monkeypatch.setattr(app_run, "WatchedGrid", Kept)
+def test_rounds_survive_attacked_clients(secure: bool, tmp_path: Path, ray_cluster: RayCluster) -> None:
     run = RunConfig.from_mapping(
         {
             "app": str(write_app(tmp_path / "app", attacked())),
@@ -81,8 +71,8 @@ def test_rounds_survive_attacked_clients(
     # Failing apps release zeros; only the client whose worker ended is missing, and only in that round.
     assert rows["num_replies"].tolist() == [0, CLIENTS - 1, CLIENTS]
     assert summary["epsilon_client_total"] == pytest.approx(2 * 12 * 4.0)
-    (grid,) = grids
-    assert grid.private is not None
-    ledger = grid.private.private.ledger
-    asked = [ledger.participation(node) for node in grid.get_node_ids()]
-    assert asked == [(2, 2)] * CLIENTS
+    content = json.loads((RunDirectory.of(run).path / "ledger.json").read_text())
+    content["mechanisms"] = {name: bytes.fromhex(blob) for name, blob in content["mechanisms"].items()}
+    ledger = FederationLedger.from_dict(content)
+    nodes = [int(node) for _, _, names in content["nodes"] for node in names]
+    assert [ledger.participation(node) for node in nodes] == [(2, 2)] * CLIENTS

@@ -348,7 +348,7 @@ def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere)
 def test_help_and_cfg_read_well(run_here: RunHere) -> None:
     _, shown, _ = run_here("--help")
     for text in (
-        "\nexperiment/default: coordinate, whole_run\n",
+        "\nexperiment/default: coordinate, records, whole_run\n",
         "\nmechanism: biased, central_gaussian,",
         "a sweep, which ends with a report",
         "3 a privacy budget ended",

@@ -355,7 +355,7 @@ class FederationLedger:
             _kinds=kinds,
             _unknown_client_history=_make_history(before),
             _unknown_client_rounds=int(before_rounds),
-            _known_nodes=set(map(int, content.get("met", ()))),
+            _known_nodes=set(map(int, content["met"])),
             _shown=Counter({int(at): int(count) for at, count in content["shown"]}),
             _last_closed=None if last is None else kinds[int(last)],
         )

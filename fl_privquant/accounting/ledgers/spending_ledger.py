@@ -292,8 +292,6 @@ class SpendingLedger:
         elif "mechanism" in content:
             self._mechanisms[content["mechanism"]] = Mechanism.from_bytes(bytes.fromhex(content["bytes"]))
         else:
-            # Files of earlier versions also say how clients were drawn, which is ignored: it lowers no
-            # figure.
             release = Release(
                 self._mechanisms[content["release"]],
                 int(content["dimension"]),

@@ -61,7 +61,7 @@ class DecodedArray(Array):
         self, compute: Callable[[], NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> None:
         # Array's own constructor is not called, because it would serialize the values.
-        self.__dict__.update(dtype=_dtype_name(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
+        self.__dict__.update(dtype=str(dtype), shape=shape, stype=_STYPE_NUMPY, _compute=compute)
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> DecodedArray:
@@ -156,12 +156,6 @@ def records_of(content: RecordDict, kind: type[_Record]) -> list[tuple[str, _Rec
         for key, record in content.items()
         if type(record) is kind or (type(record) not in RECORD_KINDS and isinstance(record, kind))
     ]
-
-
-@functools.lru_cache(maxsize=64)
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    # Numpy composes the name each time.
-    return str(dtype)
 
 
 class _Header(NamedTuple):

@@ -22,7 +22,6 @@ from fl_privquant.flower._flower_internals import ErrorCode
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.cohort_replies import as_cohort_reply
 from fl_privquant.flower._messages.grids import GridWrapper
-from fl_privquant.flower._messages.log_lines import FURTHER_METRICS
 from fl_privquant.flower._messages.protocol import (
     CODE_BUDGET_EXHAUSTED,
     RECORD_PAYLOAD,
@@ -37,6 +36,9 @@ HOW_TO_EVALUATE: Final = (
     "(metrics=ClientMetrics(clear=[...]) here, and metrics=[...] of PrivQuantMod)"
 )
 """What to do in place of an evaluation by clients in clear."""
+
+FURTHER_METRICS: Final = "further metrics"
+"""Stands for all names that are too many to be kept."""
 
 _MAX_NAMES: Final = 100
 _MAX_NAME_LENGTH: Final = 64

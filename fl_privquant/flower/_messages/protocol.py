@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -138,10 +137,6 @@ class Request:
     # Differs from client to client, so that it is not compared: all clients of a round share a codec.
     counted_releases: int | None = field(default=None, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Another process has other arrays, and weak references cannot be sent there.
-        return {name: value for name, value in self.__dict__.items() if name != "_last_model"}
-
     def write(self, config: ConfigRecord) -> None:
         """Put the request into a round's config."""
         config[KEY_VERSION] = PROTOCOL_VERSION
@@ -217,17 +212,9 @@ class Request:
         )
 
     def make_codec_and_release(self, model: Arrays) -> tuple[UpdateCodec, Release]:
-        """The codec of updates of a model, and what one of them releases.
-
-        The clients of a process often have the very same array objects; then names, shapes and types are not
-        compared again.
-        """
-        last = self.__dict__.get("_last_model")
-        if last is None or not last.is_of(model):
-            codec = self.codec(self.layout(model))
-            references = {name: weakref.ref(array) for name, array in model.items()}
-            last = self.__dict__["_last_model"] = _KnownModel(references, codec, self.release(codec.layout))
-        return last.codec, last.release
+        """The codec of updates of a model, and what one of them releases."""
+        layout = self.layout(model)
+        return self.codec(layout), self.release(layout)
 
     def layout(self, model: Arrays) -> Layout:
         """How those arrays of a model that are sent are laid out in one vector."""
@@ -563,18 +550,3 @@ def _is_number(value: Any) -> bool:
     return all(
         math.isfinite(value) if isinstance(value, float) else abs(value) <= _MAX_INTEGER for value in values
     )
-
-
-class _KnownModel(NamedTuple):
-    """The codec and the release of a model that consists of certain arrays."""
-
-    arrays: dict[str, weakref.ref[Any]]
-    codec: UpdateCodec
-    release: Release
-
-    def is_of(self, model: Arrays) -> bool:
-        """Whether a model consists of the same array objects, with the same names in the same order."""
-        return list(self.arrays) == list(model) and all(
-            reference() is array
-            for reference, array in zip(self.arrays.values(), model.values(), strict=True)
-        )

@@ -17,6 +17,7 @@ SHARE: Final = "share"
 CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 NOISE_KEY: Final = "noise-key"
+NOISE_SEED: Final = "noise-seed"
 
 KEY_IDENTITY: Final = "privquant-identity"
 KEY_KNOWN_CLIENTS: Final = "privquant-known-clients"

@@ -1,8 +1,9 @@
-"""Many clients of a simulation answered at once: trained as one tensor, and encoded by one call.
+"""Many clients of a simulation answered at once, trained as one tensor.
 
 What each client decides, counts and sends is what :class:`~fl_privquant.flower.PrivQuantMod` makes of its
-message alone: its own limits, its own ledger, its own random stream. Only the training and the encoding are
-done for all together. A client whose update cannot be encoded together with others is encoded by itself.
+message alone: its own limits, its own ledger, its own random stream. Only the training is done for all
+together, and what alike clients decide and count. If clients cannot be trained or encoded together, each is
+served by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fl_privquant.codec.update import EncodedCohort
+from fl_privquant.codec.update import EncodedUpdate
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower._flower_internals import (
     copy_state,
@@ -29,12 +30,11 @@ from fl_privquant.flower._flower_internals import (
     values_of,
 )
 from fl_privquant.flower._messages.arrays import DecodedArray
-from fl_privquant.flower._messages.cohort_replies import AddressedMessages, CohortReplies, CohortReply
+from fl_privquant.flower._messages.cohort_replies import CohortReply, Sent, address
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.client.mod import AcceptedTask, PrivQuantMod
 from fl_privquant.flower.client.refusals import make_refusal
 from fl_privquant.flower.client.request import ClientRequest
-from fl_privquant.sampling.stream import RandomStream
 
 Stacked = Mapping[str, NDArray[Any]]
 """The arrays of several clients, by name, each with one more axis: that of the clients."""
@@ -48,11 +48,7 @@ class CohortMod(PrivQuantMod):
     """A PrivQuantMod that can also answer many clients at once. It lets no metrics pass."""
 
     def answer_cohort(
-        self,
-        messages: AddressedMessages,
-        contexts: Sequence[Context],
-        train: TrainOne,
-        train_cohort: TrainCohort,
+        self, sent: Sequence[Sent], contexts: Sequence[Context], train: TrainOne, train_cohort: TrainCohort
     ) -> list[Message]:
         """The replies to train messages whose contents differ in the keys of masks at most.
 
@@ -60,8 +56,8 @@ class CohortMod(PrivQuantMod):
 
         Parameters
         ----------
-        messages, contexts
-            The message to each client, and the client's context.
+        sent, contexts
+            The message to each client with its id, and the client's context.
         train
             Trains one client.
         train_cohort
@@ -72,60 +68,58 @@ class CohortMod(PrivQuantMod):
         list of Message
             The reply of each client.
         """
-        read = functools.cache(lambda _: ClientRequest.read(messages[0]))
+        shared = functools.cache(lambda: ClientRequest.read(sent[0][0]))
         accepted: dict[Hashable, tuple[AcceptedTask, RecordDict]] = {}
-        begun: list[AcceptedTask | Message] = []
-        streams: list[RandomStream | None] = []
-        for place, context in enumerate(contexts):
-            task, stream = self._begin_as_others(messages, place, context, lambda _: read(None), accepted)
-            begun.append(task)
-            streams.append(stream)
+        begun = [
+            self._begin_as_others(message, context, lambda _: shared(), accepted)
+            for message, context in zip(sent, contexts, strict=True)
+        ]
         replies = {place: task for place, task in enumerate(begun) if isinstance(task, Message)}
         tasks = {place: task for place, task in enumerate(begun) if isinstance(task, AcceptedTask)}
         if not tasks:
             return list(replies.values())
         first = next(iter(tasks.values()))
-        ledgers = [values_of(contexts[place].state)[RECORD_LEDGER] for place in tasks]
+        ledgers = {place: values_of(contexts[place].state)[RECORD_LEDGER] for place in tasks}
         trained = None
         # Where single records are protected, an update is made of them, which only the app itself can do.
         if first.codec.encoding.records is None:
-            trained = _train(train_cohort, messages[0], [contexts[place] for place in tasks])
-        for place, ledger in zip(tasks, ledgers, strict=True):
+            trained = _train(train_cohort, sent[0][0], [contexts[place] for place in tasks])
+        for place, ledger in ledgers.items():
             _restore_ledger(contexts[place], ledger)
-        encoded = self._encode_together(tasks, [streams[place] for place in tasks], trained)
-        if encoded is not None and all(task.is_plain for task in set(tasks.values())):
-            shared = CohortReplies(messages, self._make_reply(first, b"", {}), encoded)
-            replies |= {place: CohortReply(shared, place, row) for row, place in enumerate(tasks)}
-            return [replies[place] for place in range(len(begun))]
+        encoded = None if trained is None else self._encode_together([*tasks.values()], trained)
+        reply = self._make_reply(first, b"", {})
         for row, (place, task) in enumerate(tasks.items()):
-            if encoded is not None:
-                replies[place] = self._reply(messages[place], task, task.seal(encoded[row]), {})
+            if encoded is not None and task.is_plain:
+                replies[place] = CohortReply(sent[place], reply, encoded[row])
                 continue
-            own = None if trained is None else {name: array[row] for name, array in trained.items()}
-            # The task and the ledger of another client may have stood for this one's.
-            own_ledger = ClientLedger(contexts[place], task.ledger.spending)
-            own_task = replace(task, rng=streams[place], ledger=own_ledger)
-            call = functools.partial(_update_alone, train, messages[place], contexts[place], own)
-            replies[place] = self._release(messages[place], own_task, call)
+            message = address(*sent[place])
+            if encoded is not None:
+                replies[place] = self._reply(message, task, task.seal(encoded[row]), {})
+            else:
+                own = None if trained is None else {name: array[row] for name, array in trained.items()}
+                # The ledger of another client may have stood for this one's.
+                own_task = replace(task, ledger=ClientLedger(contexts[place], task.ledger.spending))
+                call = functools.partial(_update_alone, train, message, contexts[place], own)
+                replies[place] = self._release(message, own_task, call)
         return [replies[place] for place in range(len(begun))]
 
     def _begin_as_others(
         self,
-        messages: AddressedMessages,
-        place: int,
+        sent: Sent,
         context: Context,
         read: Callable[[Message], ClientRequest],
         accepted: dict[Hashable, tuple[AcceptedTask, RecordDict]],
-    ) -> tuple[AcceptedTask | Message, RandomStream | None]:
-        """Accept a request or refuse it, with the client's random stream.
+    ) -> AcceptedTask | Message:
+        """Accept a request or refuse it.
 
         Clients with the same ledger and limits decide and count the same, which is done once for all. Only
         requests that were accepted are shared, for codes that are not masked, and only if ledgers are in the
         clients' states alone, which have nothing else.
         """
-        ledger = values_of(context.state).get(RECORD_LEDGER)
+        records = values_of(context.state)
+        ledger = records.get(RECORD_LEDGER)
         key: Hashable = None
-        if len(context.state) == (ledger is not None):
+        if len(records) == (ledger is not None):
             limits = {key: value for key, value in context.node_config.items() if key != "partition-id"}
             key = (tuple(values_of(ledger).items()) if ledger else (), tuple(limits.items()))
         if key in accepted:
@@ -133,29 +127,24 @@ class CohortMod(PrivQuantMod):
             try:
                 stream = self._stream(context, task.client_request.request.round)
             except PrivQuantError as error:
-                return make_refusal(messages[place], error, self), None
+                return make_refusal(address(*sent), error, self)
             context.state = copy_state(state)
-            return task, stream
+            return AcceptedTask(task.client_request, stream, task.ledger, task.seal, task.codec)
         context.state = copy_state(context.state)
-        begun = self._begin(messages[place], context, read)
-        if not isinstance(begun, AcceptedTask):
-            return begun, None
-        if key is not None and begun.is_plain and begun.ledger.spending is None:
+        begun = self._begin(address(*sent), context, read)
+        alike = isinstance(begun, AcceptedTask) and begun.is_plain and begun.ledger.spending is None
+        if isinstance(begun, AcceptedTask) and alike and key is not None:
             accepted[key] = begun, copy_state(context.state)
-        return begun, begun.rng
+        return begun
 
-    def _encode_together(
-        self,
-        tasks: Mapping[int, AcceptedTask],
-        streams: Sequence[RandomStream | None],
-        trained: Stacked | None,
-    ) -> EncodedCohort | None:
-        """The codes of all clients; None if they have to be encoded one by one."""
-        first = next(iter(tasks.values()))
-        if trained is None or any(task.codec is not first.codec for task in tasks.values()):
+    def _encode_together(self, tasks: Sequence[AcceptedTask], trained: Stacked) -> list[EncodedUpdate] | None:
+        """The encoded updates of all clients; None if each has to be encoded by itself."""
+        first = tasks[0]
+        if any(task.codec is not first.codec for task in tasks):
             return None
         try:
-            return first.codec.encode_cohort(trained, first.client_request.arrays, streams, self.threads)
+            streams = [task.rng for task in tasks]
+            return first.codec.encode_differences(trained, first.client_request.arrays, streams, self.threads)
         except Exception:
             # Such as arrays of another shape, for which each client releases zeros.
             log(WARNING, "PrivQuantMod: clients could not encode together: %s", traceback.format_exc())
@@ -180,9 +169,9 @@ class CohortApp(ClientApp):
         self._mod, self._train_one, self._train_cohort = mod, train, train_cohort
         self.train(mods=[mod])(train)
 
-    def answer_cohort(self, messages: AddressedMessages, contexts: Sequence[Context]) -> list[Message]:
+    def answer_cohort(self, sent: Sequence[Sent], contexts: Sequence[Context]) -> list[Message]:
         """The replies of clients that were all sent the same content, which stays as it is."""
-        return self._mod.answer_cohort(messages, contexts, self._train_one, self._train_cohort)
+        return self._mod.answer_cohort(sent, contexts, self._train_one, self._train_cohort)
 
 
 def _restore_ledger(context: Context, ledger: Any) -> None:

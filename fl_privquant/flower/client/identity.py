@@ -9,9 +9,8 @@ With ``privquant-operator``, a public key in hex, the list must be signed by the
 ``privquant-min-clients`` is the fewest clients of a round, if the app's policy does not ask for more.
 
 In signed rounds the id of a client follows from its name (:mod:`fl_privquant.secagg.signed.identities`),
-while
-messages are sent to Flower's node ids. So the server asks each node once who it is, and the answer is signed
-for this session and node.
+while messages are sent to Flower's node ids. So the server asks each node once who it is, and the answer is
+signed for this session and node.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ class ParticipationLimit:
         if total + 1 > self.max_rounds:
             raise BudgetExhaustedError(
                 f"round {number}: this client has taken part in {pluralize(total, 'round')}, and takes part "
-                f"in "
-                f"at most {self.max_rounds:g}"
+                f"in at most {self.max_rounds:g}"
             )
         if self.rounds_apart > 1 and rounds and number < max(rounds) + self.rounds_apart:
             raise LedgerMismatchError(
@@ -171,7 +170,7 @@ class ClientLedger:
         release: Release,
         budgets: Sequence[Budget] = (),
         server_count: int | None = None,
-        share: ParticipationLimit | None = None,
+        limit: ParticipationLimit | None = None,
     ) -> None:
         """Record a release, if the server has counted all earlier ones and every budget allows it.
 
@@ -183,7 +182,7 @@ class ClientLedger:
         LedgerMismatchError
             The server has counted fewer releases of this kind than were made, or asks again too soon.
         BudgetExhaustedError
-            One more release would exceed a budget or the client's share of rounds, or what was spent is not
+            One more release would exceed a budget or the client's number of rounds, or what was spent is not
             known.
         """
         with self._shared.lock:
@@ -197,8 +196,8 @@ class ClientLedger:
                     f"kind, this client has made {own_count}; restore the server's checkpoint, or begin a "
                     "new run"
                 )
-            if share is not None and share != ParticipationLimit():
-                share.check(number, own := self._rounds(), len(own))
+            if limit is not None and limit != ParticipationLimit():
+                limit.check(number, own := self._rounds(), len(own))
             if self.spending is not None:
                 # The file checks again: it knows the rounds of other processes, and those before a restart.
                 self.spending.spend(
@@ -206,7 +205,7 @@ class ClientLedger:
                     release,
                     *budgets,
                     run=self._context.run_id,
-                    check=lambda rounds, total: (share or ParticipationLimit()).check(number, rounds, total),
+                    check=lambda rounds, total: (limit or ParticipationLimit()).check(number, rounds, total),
                 )
             elif not all(budget.unlimited for budget in budgets):
                 self._accountant.check(number, release, budgets, chosen=True)

@@ -24,6 +24,7 @@ from fl_privquant.flower._messages.stages import (
     KEY_DATA,
     KEY_STAGE,
     NOISE_KEY,
+    NOISE_SEED,
     SHARE,
     UNMASK,
     protocol_content,
@@ -31,7 +32,7 @@ from fl_privquant.flower._messages.stages import (
 )
 from fl_privquant.flower.client.identity import apply_node_config, find_client_id, sign_identification
 from fl_privquant.flower.client.node import node_folder, on_supernode
-from fl_privquant.flower.client.seed_relay import answer_key_request
+from fl_privquant.flower.client.seed_relay import answer_key_request, answer_seed_request
 from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.secagg import ClientPolicy, ClientRound
 from fl_privquant.secagg.messages import Invitation
@@ -93,10 +94,12 @@ class UpdateMasking:
             The client takes no part in the round, or the sum is not one for the codes of the request.
         """
         state = self._state(ctxt)
-        if state.invitation.signed and codec.mechanism.handed is not None:
+        may_lie = state.invitation.signed or self._policy(ctxt).server_may_lie
+        if may_lie and codec.mechanism.handed is not None:
             raise SecureAggregationError(
-                "correlated noise is not for signed rounds: a server that lies about who survived could have "
-                "noise taken off twice, or left in; ask for fresh noise, or for rounds that are not signed"
+                "correlated noise is not for signed rounds, nor where the server may lie: it could have "
+                "noise taken off twice, left in, or opened; ask for fresh noise, or trust the server to "
+                "follow the protocol"
             )
         # Before the training, which would be in vain if the codes could not be masked.
         ring = _read_ring(state.invitation, codec)
@@ -115,6 +118,8 @@ class UpdateMasking:
         policy = self._policy(ctxt)
         if stage == NOISE_KEY:
             return answer_key_request(data, ctxt)
+        if stage == NOISE_SEED:
+            return answer_seed_request(data, ctxt)
         if stage == IDENTIFY:
             return sign_identification(policy, data, ctxt.node_id)
         if stage == ADVERTISE:

@@ -36,7 +36,11 @@ from fl_privquant.flower._messages.stages import protocol_record
 from fl_privquant.flower.client.ledger import ClientLedger, ParticipationLimit, resolve_ledger_path
 from fl_privquant.flower.client.masking import Policy, Seal, UpdateMasking, read_delivery
 from fl_privquant.flower.client.node import node_encodes, on_supernode
-from fl_privquant.flower.client.record_update import NotFromRecordsError, read_record_sum
+from fl_privquant.flower.client.record_update import (
+    NotFromRecordsError,
+    UnfitForRecordsError,
+    read_record_sum,
+)
 from fl_privquant.flower.client.refusals import make_refusal
 from fl_privquant.flower.client.request import ClientRequest, require_array_record
 from fl_privquant.flower.client.seed_relay import prepare_codec
@@ -135,8 +139,7 @@ class PrivQuantMod:
     metrics
         Names of the app's metrics that leave the client in clear, such as "num-examples": with its updates,
         and in replies to other messages, in records that the app names. They are not private and not counted:
-        none by default.
-        The strategy's private metrics need no permission.
+        none by default. The strategy's private metrics need no permission.
     report_clipping
         Whether to report the share of clipped coordinates, and the norm of the update over the L2 clip, to a
         server that asks. They depend on the data and are not private: off by default.
@@ -263,9 +266,10 @@ class PrivQuantMod:
                 payload, metrics = self._train_and_encode(task, train)
             except KeyboardInterrupt:
                 raise
-            except NotFromRecordsError as error:
-                # It is a mistake of the app, whatever the data. The release stays counted.
-                return make_refusal(msg, error, self, by_message=True)
+            except (NotFromRecordsError, UnfitForRecordsError) as error:
+                # It is a mistake of the app, whatever the data.
+                told = NotFromRecordsError(f"{error}. No update was sent, and the round is counted")
+                return make_refusal(msg, told, self, by_message=True)
             except BaseException:  # a panic of an extension, or a canceled task, may depend on the data too
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
                 # Whoever asks how many clients fail learns it as all else: through the mechanism.
@@ -321,14 +325,14 @@ class PrivQuantMod:
         self._check_limits(release, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._collect_budgets(ctxt)
-        share = self._participation_limit(ctxt)
-        ledger = ClientLedger(ctxt, self._open_file(ctxt, bool(budgets) or share != ParticipationLimit()))
+        limit = self._participation_limit(ctxt)
+        ledger = ClientLedger(ctxt, self._open_file(ctxt, bool(budgets) or limit != ParticipationLimit()))
         if terms := codec.mechanism.handed:
-            share = replace(share, rounds_apart=max(share.rounds_apart, terms.rounds_apart))
+            limit = replace(limit, rounds_apart=max(limit.rounds_apart, terms.rounds_apart))
         masked = seal is not EncodedUpdate.pack
         relayed = client_request.relayed
         own_codec, handed = prepare_codec(codec, relayed, masked, request.round, ctxt, rng)
-        ledger.spend(request.round, release, budgets, request.counted_releases, share)
+        ledger.spend(request.round, release, budgets, request.counted_releases, limit)
         return AcceptedTask(client_request, rng, ledger, seal, own_codec, handed)
 
     def _train_and_encode(
@@ -355,8 +359,8 @@ class PrivQuantMod:
             update = codec.encode_difference(trained, client_request.arrays, task.rng, self.threads, measured)
         else:
             record, simulated = require_array_record(out, "the app"), task.rng is not None
-            made = read_record_sum(record, codec.encoding.records, simulated)
-            update = codec.encode_record_sum(made, task.rng, self.threads)
+            record_sum = read_record_sum(record, codec.encoding.records, simulated)
+            update = codec.encode_record_sum(record_sum, task.rng, self.threads)
         # The last step, so that nothing can fail after it: an update must be sealed only once.
         return task.seal(update), passed
 

@@ -308,17 +308,17 @@ def _pop_reply(state: Any, store: Any, message_id: str) -> Message:
 
     Flower's own function for this logs that it sends the reply, which the owner of the node would believe.
     """
-    taken: Message | None = None
-    while taken is None:
+    answer: Message | None = None
+    while answer is None:
         time.sleep(_POLL_SECONDS)
         for reply in state.get_messages_legacy(is_reply=True):
             reply_id = reply.metadata.message_id
             if reply.metadata.reply_to_message_id == message_id:
-                taken = _inflate(reply_id, _wait_for_objects(store, reply_id))
+                answer = _inflate(reply_id, _wait_for_objects(store, reply_id))
             store.delete(reply_id)
             state.delete_messages(message_ids=[reply_id])
     state.delete_messages(message_ids=[message_id])
-    return taken
+    return answer
 
 
 def _wait_for_objects(store: Any, reply_id: str) -> dict[str, bytes]:

@@ -32,26 +32,27 @@ class NotFromRecordsError(InvalidUpdateError):
     """The plan protects records, but the app's update was not made from clipped gradients of records."""
 
 
-class RecordUpdate(ArrayRecord):
-    """The arrays of the received model after a step along an update that was made from records.
+class UnfitForRecordsError(InvalidSpecError):
+    """The message, or the app's model, allows no update from single records, whatever the records are.
 
-    Put it into the reply as the only ArrayRecord. The update itself goes along beside the arrays, in double
-    precision. Only :class:`RecordWork` makes one.
+    As it tells of no record, a client refuses with its text. Of any other error the server hears nothing.
+    """
+
+
+class RecordUpdate(ArrayRecord):
+    """The arrays of the received model as they came, and an update that was made from records beside them.
+
+    Put it into the reply as the only ArrayRecord. The update is an attribute, in double precision, which the
+    mod of the same process takes and which is never serialized: an app that lacks the mod sends nothing but
+    the model that it got. Only :class:`RecordWork` makes one.
     """
 
     record_sum: RecordSum | None
     """The update, until it is released."""
 
-    def __init__(self, received: Mapping[str, Array], made: RecordSum) -> None:
-        super().__init__(
-            {
-                name: DecodedArray.of(
-                    (array + made.arrays[name]).astype(array.dtype) if name in made.arrays else array
-                )
-                for name, array in received.items()
-            }
-        )
-        self.__dict__["record_sum"] = made
+    def __init__(self, received: Mapping[str, Array], record_sum: RecordSum) -> None:
+        super().__init__({name: DecodedArray.of(array) for name, array in received.items()})
+        self.__dict__["record_sum"] = record_sum
 
 
 def read_record_sum(record: ArrayRecord, asked: RecordSampling, simulated: bool) -> RecordSum:
@@ -64,26 +65,26 @@ def read_record_sum(record: ArrayRecord, asked: RecordSampling, simulated: bool)
         raise NotFromRecordsError(
             "update: it was not made from single records, which this plan protects; return what "
             "fl_privquant.torch.record_update or fl_privquant.flower.linear_record_update makes as the "
-            "reply's ArrayRecord. Nothing was sent, and the round is counted"
+            "reply's ArrayRecord"
         )
-    made: RecordSum | None = record.__dict__["record_sum"]
-    if made is None:
+    record_sum: RecordSum | None = record.__dict__["record_sum"]
+    if record_sum is None:
         raise NotFromRecordsError(
             "update: it was released before, and records must be drawn anew for each message; make it from "
-            "the message that is answered. Nothing was sent, and the round is counted"
+            "the message that is answered"
         )
-    if made.simulated and not simulated:
+    if record_sum.simulated and not simulated:
         raise NotFromRecordsError(
             "update: its records were drawn from a seed, which protects them in simulations only; leave rng "
-            "out. Nothing was sent, and the round is counted"
+            "out"
         )
-    if made.sampling != asked:
+    if record_sum.sampling != asked:
         raise NotFromRecordsError(
             "update: it was made for another clip, rate or divisor than this message asks for; make it from "
-            "the message that is answered. Nothing was sent, and the round is counted"
+            "the message that is answered"
         )
     record.__dict__["record_sum"] = None
-    return made
+    return record_sum
 
 
 class RecordWork:
@@ -93,7 +94,7 @@ class RecordWork:
         client_request = ClientRequest.read(message)
         sampling = client_request.request.encoding.records
         if sampling is None:
-            raise InvalidSpecError(
+            raise UnfitForRecordsError(
                 "message",
                 MISSING,
                 problem="is not from a run that protects records",
@@ -102,7 +103,7 @@ class RecordWork:
         self.sampling = sampling
         self.arrays = client_request.arrays
         self.sent = client_request.codec.layout.names
-        self.simulated = False
+        self.simulated = self.warned = False
 
     def draw(self, number: int, rng: RandomStream) -> Ints:
         """The indices of drawn records."""
@@ -112,16 +113,15 @@ class RecordWork:
     def clip_factors(self, norms: Floats) -> Floats:
         """What gradients of these norms are multiplied by; one that is not finite counts as nothing."""
         factors = self.sampling.clip_factors(norms)
-        bad = int(np.count_nonzero(~np.isfinite(norms)))
-        if bad:
+        if not self.warned and not np.isfinite(norms).all():
             # An error would tell the server of these records, as the client's other records would be missing.
+            # How many were drawn is a secret, which logs must not have either: they may be collected.
             log(
                 WARNING,
-                "record update: %s of %d drawn have gradients that are not finite; they count as nothing. "
-                "Check the records, and whether training diverged",
-                pluralize(bad, "record"),
-                norms.size,
+                "record update: some records have gradients that are not finite, and count as nothing; check "
+                "the records, and whether training diverged",
             )
+            self.warned = True
         return factors
 
     def make_update(self, sums: Mapping[str, Array]) -> RecordUpdate:
@@ -162,14 +162,24 @@ def linear_record_update(
 
     Raises
     ------
-    InvalidSpecError, InvalidUpdateError
-        The message or the model is another one, or inputs and labels do not belong together.
+    UnfitForRecordsError
+        The message or the model is another one, or inputs have other columns than the model has features.
+    InvalidSpecError
+        Inputs and labels do not belong together.
     """
     l2_penalty = _validation.check_in_interval("l2_penalty", l2_penalty, "[0, inf)")
     work = RecordWork(message)
     (names, (coefficients, intercepts)) = _linear_model(work.arrays)
     inputs, labels = _read_numbers(inputs), _read_numbers(labels)
-    if inputs.ndim != 2 or labels.shape != inputs.shape[:1] or inputs.shape[1] != coefficients.shape[1]:
+    if inputs.ndim == 2 and inputs.shape[1] != coefficients.shape[1]:
+        raise UnfitForRecordsError(
+            "inputs",
+            MISSING,
+            problem=f"have {pluralize(inputs.shape[1], 'column')}, but the model has coefficients for "
+            f"{coefficients.shape[1]}",
+            remedy="use the same features in all silos, fixed before the run",
+        )
+    if inputs.ndim != 2 or labels.shape != inputs.shape[:1]:
         raise InvalidSpecError(
             "inputs, labels",
             MISSING,
@@ -213,8 +223,10 @@ def _linear_model(arrays: Mapping[str, Array]) -> tuple[list[str], list[Floats]]
     """The names and values of coefficients and intercepts."""
     shapes = [array.shape for array in arrays.values()]
     if len(shapes) != 2 or len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
-        raise InvalidUpdateError(
-            f"model: arrays of shapes {shapes}, expected coefficients (classes, features) and intercepts "
-            "(classes,)"
+        raise UnfitForRecordsError(
+            "model",
+            MISSING,
+            problem=f"has arrays of shapes {shapes}",
+            remedy="expected coefficients (classes, features) and intercepts (classes,)",
         )
     return list(arrays), [np.asarray(array, dtype=np.float64) for array in arrays.values()]

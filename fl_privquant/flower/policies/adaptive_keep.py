@@ -48,7 +48,7 @@ from fl_privquant.optimize.sums.coordinate_clip import (
 from fl_privquant.planning.target import Plan
 from fl_privquant.privacy_loss.closed_forms import NormalLoss
 from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms, WholeUpdate
 from fl_privquant.statement import View
 
 
@@ -165,7 +165,7 @@ class AdaptiveKeep(Policy):
         dimension, view = self.plan.dimension, self.plan.aggregation.view(self.plan.target.num_clients)
         norms = UpdateNorms(l2=(encoding.l2_bound(dimension) or math.inf) / encoding.clip)
         kept, counted = encoding.count_kept(dimension), View(round_count_down(view.honest_count))
-        losses = encoding.mechanism.for_dimension(kept).update_losses(norms, kept, counted)
+        losses = encoding.mechanism.for_dimension(kept).update_losses(WholeUpdate(norms, kept, counted))
         pairs = [named.loss for named in losses if isinstance(named.loss, NormalLoss) and named.count == 1]
         return min(pairs, key=lambda pair: pair.separation, default=None)
 

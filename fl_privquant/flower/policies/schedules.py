@@ -2,8 +2,8 @@
 
 Every request to clients carries its whole encoding, so that each round may have its own clip and number of
 levels. A policy is a function of a round's number that gives the
-:class:`~fl_privquant.codec.encoding.Encoding` of
-that round. :class:`~fl_privquant.flower.PrivQuantStrategy` takes it in place of a constant encoding:
+:class:`~fl_privquant.codec.encoding.Encoding` of that round. :class:`~fl_privquant.flower.PrivQuantStrategy`
+takes it in place of a constant encoding:
 
 * ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, which is estimated privately;
 * ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;

@@ -16,7 +16,7 @@ from fl_privquant.errors import InvalidSpecError, one_line
 from fl_privquant.flower._flower_internals import log
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.clear_replies import check_names
-from fl_privquant.flower.server._arguments import refuse_set_by_plan
+from fl_privquant.flower.server.run_account import refuse_set_by_plan
 from fl_privquant.flower.server.strategy_wrapper import strategy_stack
 from fl_privquant.planning.target import Plan
 

@@ -20,7 +20,7 @@ from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.flower._messages.arrays import read_arrays, records_of
 from fl_privquant.flower._messages.clear_replies import HOW_TO_EVALUATE, is_training
 from fl_privquant.flower._messages.grids import GridWrapper
-from fl_privquant.flower.server._arguments import EncodingArgument
+from fl_privquant.flower.server.run_account import EncodingArgument
 from fl_privquant.flower.server.strategy import PrivQuantStrategy
 from fl_privquant.flower.server.strategy_wrapper import Aggregate
 

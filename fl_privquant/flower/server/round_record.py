@@ -45,7 +45,7 @@ class RoundRecord:
     """The mean share of clipped coordinates that clients report; None if they were not asked, or decline."""
     norm_to_clip: float | None
     """The median L2 norm of the updates over the L2 clip that clients report; None as for the share."""
-    wrapped_sums: int | None
+    overflowed_sums: int | None
     """Coordinates whose sum was opened wrongly because it left the window in which it is looked for
     (:mod:`fl_privquant.mechanisms.modular_sum`); None where only the residue of the sum is known, or sums are
     exact."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from logging import INFO, WARNING
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import AggregateResult, DecodeFunctions
 from fl_privquant.codec.array_layout import Arrays
-from fl_privquant.codec.update import EncodedCohort, UpdateCodec
+from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidUpdateError, one_line
 from fl_privquant.flower._flower_internals import UncheckedRecords, log, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import DecodedArray
 from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
-from fl_privquant.flower._messages.log_lines import failure_lines
 from fl_privquant.flower._messages.protocol import (
     CODE_BUDGET_EXHAUSTED,
     METRIC_CLIPPED,
@@ -30,6 +29,7 @@ from fl_privquant.flower._messages.protocol import (
     Reply,
     Request,
 )
+from fl_privquant.flower.server.log_lines import failure_lines
 from fl_privquant.flower.server.strategy_wrapper import make_mean_reply
 
 # An estimate of so many standard errors above 0 is not chance: odds of one to a thousand.
@@ -113,7 +113,7 @@ class RoundState:
             reason = one_line(message.error.reason)
             raise InvalidUpdateError(f"replied with error {message.error.code}: {reason}")
         of_cohort = as_cohort_reply(message)
-        reply = Reply.from_content(message.content) if of_cohort is None else of_cohort.cohort.reply
+        reply = Reply.from_content(message.content) if of_cohort is None else of_cohort.reply
         if reply.round != self.request.round:
             # The reply to this round may still follow.
             self.replied_nodes.discard(node)
@@ -186,37 +186,6 @@ class RoundState:
             else:
                 kept[name] = Array(np.asarray(array.numpy().astype(self.model[name].dtype)))
         return kept
-
-
-class Payloads(Mapping[int, bytes]):
-    """The payload of each reply, by node; those of cohorts are packed when they are read."""
-
-    def __init__(self, replies: Mapping[int, tuple[Message, Reply]]) -> None:
-        self._replies = replies
-
-    def __getitem__(self, node: int) -> bytes:
-        message, reply = self._replies[node]
-        of_cohort = as_cohort_reply(message)
-        return reply.payload if of_cohort is None else of_cohort.payload
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._replies)
-
-    def __len__(self) -> int:
-        return len(self._replies)
-
-
-def list_cohorts(
-    replies: Mapping[int, tuple[Message, Reply]],
-) -> list[tuple[dict[int, int], EncodedCohort]]:
-    """The cohorts among replies, each with the places of its nodes."""
-    cohorts: dict[int, tuple[dict[int, int], EncodedCohort]] = {}
-    for node, (message, _) in replies.items():
-        of_cohort = as_cohort_reply(message)
-        if of_cohort is not None:
-            cohort = of_cohort.cohort
-            cohorts.setdefault(id(cohort), ({}, cohort.encoded))[0][node] = of_cohort.place
-    return list(cohorts.values())
 
 
 class FailedTrainingEstimate:

@@ -1,9 +1,9 @@
 """What a run costs its clients: whom a round asks, what is counted before it, and what is stated after it.
 
 **Who is asked.** The wrapped strategy makes a message for each client that it would ask (all of them with
-``fraction_train=1.0``). Clients that have had their share of rounds, by the server's ledger, are left out,
-and the sampling draws from the rest. So it works with any strategy, and no client is asked more often than
-the sampling promises, whatever the strategy does.
+``fraction_train=1.0``). Clients that have taken part as often as they may, by the server's ledger, are left
+out, and the sampling draws from the rest. So it works with any strategy, and no client is asked more often
+than the sampling promises, whatever the strategy does.
 
 **What is counted.** A release is in the ledger, and within the budget, before the request for it is sent. If
 the policy may choose the kind of a release by what earlier ones showed, the budget holds whatever it chooses.
@@ -13,39 +13,103 @@ When the replies are opened, the ledger learns how many honest clients were in t
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import Message
 
-from fl_privquant.accounting.accountant import coordinate_statement
-from fl_privquant.accounting.aggregation import AggregateResult
+from fl_privquant import _validation
+from fl_privquant.accounting.accountant import Budget, coordinate_statement
+from fl_privquant.accounting.aggregation import AggregateResult, Aggregation, PerClient
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.accounting.release import Release
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import MISSING, BudgetExhaustedError, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
 from fl_privquant.flower._messages.protocol import with_counts
-from fl_privquant.flower.server._arguments import StrategyArguments
+from fl_privquant.flower.policies.schedules import Policy, as_policy
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.planning.client_sampling import ClientSampling
+from fl_privquant.planning.client_sampling import ClientSampling, StrategySampling
+from fl_privquant.planning.target import Plan
 from fl_privquant.statement import PrivacyStatement, Relation, Unit, View
+
+_DEFAULT_DELTA = 1e-5
+
+EncodingArgument = Plan | Encoding | Callable[[int], Encoding]
+"""The forms in which a user can say how updates are encoded."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How updates are encoded, what the server sees of them, and what may be spent in that view."""
+
+    policy: Policy
+    aggregation: Aggregation
+    budget: Budget | None
+    delta: float
+    plan: Plan | None = None
+
+    @classmethod
+    def of(
+        cls,
+        encoding: EncodingArgument,
+        aggregation: Aggregation | None,
+        budget: Budget | None,
+        delta: float | None,
+    ) -> RunSettings:
+        """The settings of a strategy's arguments; what a plan sets is refused if it is given besides."""
+        policy = as_policy(encoding.encoding if isinstance(encoding, Plan) else encoding)
+        plan = encoding if isinstance(encoding, Plan) else policy.plan
+        if plan is not None:
+            refuse_set_by_plan({"aggregation": aggregation}, "say target.plan(..., aggregation=...)")
+            refuse_set_by_plan({"budget": budget, "delta": delta}, "say it in the plan's pq.Target(...)")
+            return cls(policy, plan.aggregation, plan.budget, plan.target.delta, plan)
+        stated_delta = (
+            _DEFAULT_DELTA if delta is None else _validation.check_in_interval("delta", delta, "[0, 1)")
+        )
+        return cls(policy, aggregation or PerClient(), budget, stated_delta)
+
+
+def resolve_sampling(
+    sampling: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
+) -> ClientSampling:
+    """The sampling that was given, else that of the wrapped strategy; refused if the plan does not fit it."""
+    if sampling is None:
+        sampling = StrategySampling(participations=None if plan is None else plan.target.participations)
+    if sampling.seed is not None and not simulated:
+        raise InvalidSpecError(
+            "sampling",
+            MISSING,
+            f"whoever knows the seed {sampling.seed} knows who is asked",
+            "leave it out, or say simulated=True",
+        )
+    sampling.check(aggregation, plan)
+    return sampling
+
+
+def refuse_set_by_plan(given: Mapping[str, Any], remedy: str) -> None:
+    """Refuse arguments that the plan decides; None stands for an argument that was left out."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidSpecError(name, MISSING, "given, but a plan sets it", remedy)
 
 
 class RunAccount:
     """The server's ledger, with the sampling that draws the clients of a round, and the run's budget."""
 
-    def __init__(self, arguments: StrategyArguments, sampling: ClientSampling) -> None:
-        self.aggregation = arguments.aggregation
-        self.budget = arguments.budget
-        self.delta = arguments.delta
+    def __init__(self, settings: RunSettings, sampling: ClientSampling) -> None:
+        self.aggregation = settings.aggregation
+        self.budget = settings.budget
+        self.delta = settings.delta
         of_clients = self.budget is not None and self.budget.unit is Unit.TOTAL
         self.relation = self.budget.relation if self.budget and of_clients else Relation.REPLACE_ONE
         self.sampling = sampling
-        self._adaptive = arguments.policy.adaptive
-        self._num_planned_clients = None if arguments.plan is None else arguments.plan.target.num_clients
-        if arguments.plan is not None:
-            log(WARNING if arguments.plan.learns_nothing else INFO, "PrivQuant: %s", arguments.plan.verdict)
+        self._adaptive = settings.policy.adaptive
+        self._num_planned_clients = None if settings.plan is None else settings.plan.target.num_clients
+        if settings.plan is not None:
+            log(WARNING if settings.plan.learns_nothing else INFO, "PrivQuant: %s", settings.plan.verdict)
         self.ledger = FederationLedger()
         # The probability with which a client is in the present round, for whoever sees only the models.
         self._rate: float | None = None
@@ -67,7 +131,7 @@ class RunAccount:
 
         Clients that were ``drawn_before`` (:meth:`draw_next`) are asked, unless too many of them have left.
 
-        Raises BudgetExhaustedError if too few clients have any share of rounds left, which ends the run, and
+        Raises BudgetExhaustedError if too few clients have any round left, which ends the run, and
         InvalidSpecError if a client is asked twice: both answers are releases, and a round counts one.
         """
         nodes = [message.metadata.dst_node_id for message in messages]
@@ -169,7 +233,7 @@ class RunAccount:
     def statements(self, mechanism: Mechanism, refine: bool) -> list[PrivacyStatement]:
         """What a coordinate of a mechanism costs, and what the last round and all rounds so far have cost.
 
-        Rounds are left out where nothing is certified for them.
+        Rounds are left out where nothing is certified for them, except beside what a record has spent.
         """
         ledger, delta = self.ledger, self.delta
         coordinate = coordinate_statement(mechanism)
@@ -181,7 +245,11 @@ class RunAccount:
         if ledger.has_models_view:
             statements.append(ledger.models_statement(delta, refine, self.relation))
         finite = [stated for stated in statements if math.isfinite(stated.epsilon)]
-        return [coordinate, *self._record_statements(views, refine), *finite]
+        of_records = self._record_statements(views, refine)
+        if of_records and not finite:
+            # Who reads that records are protected must read beside it that a whole client is not.
+            finite = [ledger.statement(delta, views[-1], refine, self.relation)]
+        return [coordinate, *of_records, *finite]
 
     def statement_beside(self) -> PrivacyStatement | None:
         """What all rounds so far have cost for the relation that is not stated; None before the first."""

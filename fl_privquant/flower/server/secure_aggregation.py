@@ -21,8 +21,8 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import CulpritError, SecureAggregationError, one_line, pluralize
 from fl_privquant.flower._flower_internals import ErrorCode, log
 from fl_privquant.flower._messages import stages
-from fl_privquant.flower._messages.log_lines import failure_lines
 from fl_privquant.flower._messages.protocol import common_digest
+from fl_privquant.flower.server.log_lines import failure_lines
 from fl_privquant.secagg import RoundConfig, ServerRound, UnmaskedSum, draw_session
 from fl_privquant.secagg.signed.evidence import Evidence
 from fl_privquant.secagg.signed.identities import KnownClients, verify_identification
@@ -71,8 +71,6 @@ class SecureRounds:
             corrupt_fraction=sums.corrupt_fraction,
             dropout_fraction=sums.dropout_fraction,
             server_may_lie=sums.server_may_lie,
-            num_neighbors=sums.num_neighbors,
-            threshold=sums.threshold,
             identities=sums.identities,
         )
         server = ServerRound(config, clients)

@@ -3,8 +3,12 @@
 In round t the clients of round t + 1 are drawn, and each client of round t is paired with one of them, by a
 permutation from public randomness. The paired client's public key goes out with the train message, the seed
 that is sealed to it comes back with the update, and is delivered with the train message of round t + 1. Only
-seeds of clients whose updates are in an opened sum are delivered; the others are dropped, as are those for
-clients that are not asked in round t + 1. No seed is delivered twice, or to another client than its own.
+seeds of clients whose updates are in an opened sum are delivered; the others are dropped. No seed is
+delivered twice, or to another client than its own.
+
+When the sum of round t + 1 is open, the senders whose receivers are not in it are asked for their seeds, at
+most as many as the noise was planned for, and the server takes their noise off itself. A round without an
+opened sum asks nobody.
 
 Nothing of this is in a checkpoint: after a restart of the server, noise of the round before is not taken off,
 which costs accuracy only.
@@ -13,7 +17,7 @@ which costs accuracy only.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING
 
 from flwr.app import Message, MessageType
@@ -26,6 +30,7 @@ from fl_privquant.errors import MISSING, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
 from fl_privquant.flower._messages import stages
 from fl_privquant.flower._messages.protocol import RelayedSeed, Reply
+from fl_privquant.mechanisms.additive.correlated_gaussian import SEED_BYTES
 from fl_privquant.mechanisms.handed_noise import HandedNoise
 from fl_privquant.planning.client_sampling import ClientSampling
 from fl_privquant.secagg.crypto.sealed_seeds import KEY_BYTES
@@ -52,7 +57,10 @@ class SeedRelay:
         # The round whose clients are drawn, these clients, and what is for each of them.
         self._next_round = 0
         self._next_nodes: list[int] = []
-        self._seeds: dict[int, bytes] = {}
+        # By receiver, the client of the round before that handed something over to it, and what.
+        self._waiting: dict[int, tuple[int, bytes]] = {}
+        self._delivered: dict[int, tuple[int, bytes]] = {}
+        self._grid: Grid | None = None
         # What the clients of the paired round release.
         self._release: Release | None = None
         self.num_bytes = 0
@@ -74,8 +82,8 @@ class SeedRelay:
         self.num_bytes = 0
         # Seeds that wait are for this round and release, the one that was paired before is over.
         if server_round != self._next_round or release != self._release:
-            self._seeds = {}
-        self._release = release
+            self._waiting = {}
+        self._release, self._grid = release, grid
         self._next_round, self._next_nodes = server_round + 1, list(next_nodes)
         receivers = sorted(next_nodes)
         random.Random(f"hand-over {self._public_seed}:{server_round}").shuffle(receivers)
@@ -84,42 +92,69 @@ class SeedRelay:
 
     def deliver(self, messages: Sequence[Message]) -> None:
         """Add to each message the seed that is for its receiver, and the key that its own seed goes to."""
+        self._delivered, self._waiting = self._waiting, {}
         for message in messages:
             node = message.metadata.dst_node_id
             key = self._keys.get(self._receivers.get(node, 0))
-            told = RelayedSeed(self._seeds.get(node), key)
+            _, sealed = self._delivered.get(node, (0, None))
+            told = RelayedSeed(sealed, key)
             self.num_bytes += len(told.sealed or b"") + len(key or b"")
             message.content = told.write_to(message.content)
-        self._seeds = {}
 
     def keep(self, replies: Mapping[int, Reply], survivors: Iterable[int]) -> None:
         """Keep the seeds of clients whose updates are in the opened sum, for their receivers."""
-        self._seeds = {}
+        self._waiting = {}
         for node in survivors:
             receiver = self._receivers.get(node)
             if receiver is not None and replies[node].handed:
-                self._seeds[receiver] = replies[node].handed
+                self._waiting[receiver] = node, replies[node].handed
                 self.num_bytes += len(replies[node].handed)
+
+    def open_lost(self, noise: HandedNoise, survivors: Collection[int]) -> list[bytes]:
+        """The seeds of the round before whose receivers are not in the opened sum, from their senders.
+
+        They are at most as many as the noise was planned for; none if no sum was opened.
+        """
+        delivered, self._delivered = self._delivered, {}
+        lost = {
+            sender: handed
+            for receiver, (sender, handed) in sorted(delivered.items())
+            if receiver not in survivors
+        }
+        senders = sorted(lost)[: noise.num_opened]
+        if not senders or not survivors or self._grid is None:
+            return []
+        if not self._seals:
+            seeds = [lost[sender] for sender in senders]
+        else:
+            # Seeds are of the round before the one that was paired last.
+            number = self._next_round - 2
+            seeds = [*self._ask(self._grid, stages.NOISE_SEED, number, senders).values()]
+        return [seed for seed in seeds if len(seed) == SEED_BYTES]
 
     def _ask_for_keys(self, grid: Grid) -> dict[int, bytes]:
         """The public key of each client of the next round that answers."""
-        number = self._next_round.to_bytes(8, "little")
-        content = stages.protocol_content(number, stages.NOISE_KEY)
-        messages = [
-            Message(content, node, MessageType.TRAIN, group_id=str(self._next_round - 1))
-            for node in self._next_nodes
-        ]
-        keys: dict[int, bytes] = {}
-        for reply in grid.send_and_receive(messages, timeout=self._timeout):
-            record = None if reply.has_error() else stages.protocol_record(reply)
-            key = None if record is None else record.get(stages.KEY_DATA)
-            if isinstance(key, bytes) and len(key) == KEY_BYTES:
-                keys[reply.metadata.src_node_id] = key
-        self.num_bytes += len(number) * len(messages) + sum(map(len, keys.values()))
-        if missing := len(messages) - len(keys):
+        answers = self._ask(grid, stages.NOISE_KEY, self._next_round, self._next_nodes)
+        keys = {node: key for node, key in answers.items() if len(key) == KEY_BYTES}
+        if missing := len(self._next_nodes) - len(keys):
             clients = pluralize(missing, "client")
             log(WARNING, "PrivQuant: %s of the next round gave no key, and will take no noise off", clients)
         return keys
+
+    def _ask(self, grid: Grid, stage: str, number: int, nodes: Sequence[int]) -> dict[int, bytes]:
+        """What each of these clients answers to a stage for the round of that number."""
+        data = number.to_bytes(8, "little")
+        content = stages.protocol_content(data, stage)
+        group = str(self._next_round - 1)
+        messages = [Message(content, node, MessageType.TRAIN, group_id=group) for node in nodes]
+        answers: dict[int, bytes] = {}
+        for reply in grid.send_and_receive(messages, timeout=self._timeout):
+            record = None if reply.has_error() else stages.protocol_record(reply)
+            answer = None if record is None else record.get(stages.KEY_DATA)
+            if isinstance(answer, bytes):
+                answers[reply.metadata.src_node_id] = answer
+        self.num_bytes += len(data) * len(messages) + sum(map(len, answers.values()))
+        return answers
 
 
 def check_round(

@@ -39,8 +39,11 @@ from fl_privquant.flower._messages.clear_replies import (
     list_clear_names,
     quote_names,
 )
-from fl_privquant.flower._messages.cohort_replies import source_of
-from fl_privquant.flower._messages.log_lines import (
+from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
+from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
+from fl_privquant.flower.policies.schedules import Policy
+from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
+from fl_privquant.flower.server.log_lines import (
     advise_clip,
     describe_keep,
     failure_lines,
@@ -48,20 +51,19 @@ from fl_privquant.flower._messages.log_lines import (
     metric_lines,
     randomness_lines,
 )
-from fl_privquant.flower._messages.protocol import Reply, Request, is_request, with_deliveries
-from fl_privquant.flower.policies.schedules import Policy
-from fl_privquant.flower.server._arguments import EncodingArgument, StrategyArguments, resolve_sampling
-from fl_privquant.flower.server.client_metrics import NO_CLIENT_METRICS, ClientMetrics, allow_missing_metrics
 from fl_privquant.flower.server.round_record import OnRound, RoundRecord
 from fl_privquant.flower.server.round_state import (
     FailedTrainingEstimate,
-    Payloads,
     RoundState,
     count_config_bytes,
-    list_cohorts,
     summarize_clipping,
 )
-from fl_privquant.flower.server.run_account import RunAccount
+from fl_privquant.flower.server.run_account import (
+    EncodingArgument,
+    RunAccount,
+    RunSettings,
+    resolve_sampling,
+)
 from fl_privquant.flower.server.secure_aggregation import SecureRounds
 from fl_privquant.flower.server.seed_relay import SeedRelay, check_round
 from fl_privquant.flower.server.strategy_wrapper import (
@@ -127,7 +129,8 @@ class PrivQuantStrategy(StrategyWrapper):
         What any client may be asked to spend over the run, in the view of the aggregation. The round that
         would exceed it is not begun, and ``start`` returns the model so far as a
         :class:`~fl_privquant.flower.StoppedResult`; before the first round it is an error
-        (:class:`~fl_privquant.errors.BudgetExhaustedError`).
+        (:class:`~fl_privquant.errors.BudgetExhaustedError`). Statements have its relation; for another one
+        without a limit, give ``Budget(math.inf, relation=Relation.ZERO_OUT)``.
     delta
         The δ of statements.
     simulated
@@ -166,9 +169,9 @@ class PrivQuantStrategy(StrategyWrapper):
             raise InvalidSpecError(
                 "strategy", MISSING, "it wraps a PrivQuantStrategy already", "updates are encoded once"
             )
-        arguments = StrategyArguments.of(encoding, aggregation, budget, delta)
-        self.plan = arguments.plan
-        self.policy = arguments.policy
+        settings = RunSettings.of(encoding, aggregation, budget, delta)
+        self.plan = settings.plan
+        self.policy = settings.policy
         self.arrays = arrays
         self.rotation_seed = _validation.check_integer("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = metrics.clipping
@@ -178,11 +181,11 @@ class PrivQuantStrategy(StrategyWrapper):
         self.uncounted = quote_names(self.clear_metrics)
         allow_missing_metrics(strategy)
         self.max_failed_rounds = _validation.check_integer("max_failed_rounds", max_failed_rounds, 0)
-        self.aggregation = arguments.aggregation
+        self.aggregation = settings.aggregation
         self.sampling = resolve_sampling(sampling, self.aggregation, self.plan, simulated)
-        self.budget = arguments.budget
-        self.delta = arguments.delta
-        self._account = RunAccount(arguments, self.sampling)
+        self.budget = settings.budget
+        self.delta = settings.delta
+        self._account = RunAccount(settings, self.sampling)
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
@@ -231,7 +234,7 @@ class PrivQuantStrategy(StrategyWrapper):
             f"Bits per coordinate: {mechanism.bits_per_coordinate:g} (float32: 32)",
             f"Clip: coordinates {encoding.clip:g}, L2 norm {encoding.l2_clip or 'any'}"
             + "".join(f"; {pattern}: times {scale:g}" for pattern, scale in self.arrays.clip_scales),
-            f"Rotation: {'randomized Hadamard, a new one each round' if encoding.rotate else 'none'}",
+            f"Rotation: {self._describe_rotation(encoding)}",
             f"Coordinates sent: {describe_keep(encoding.keep)}",
             f"Aggregation: {self.aggregation!r}",
             f"Sampling of clients: {self.sampling!r}",
@@ -253,6 +256,13 @@ class PrivQuantStrategy(StrategyWrapper):
         log(INFO, "\t│\t└── %s", lines[-1])
         log(INFO, "\t├──> Wrapped strategy: %s", type(self.strategy).__name__)
         self.strategy.summary()
+
+    @staticmethod
+    def _describe_rotation(encoding: Encoding) -> str:
+        if not encoding.rotate:
+            return "none"
+        often = "a new one each round" if encoding.mechanism.handed is None else "the same in all rounds"
+        return f"randomized Hadamard, {often}"
 
     def statements(self, refine: bool = True) -> list[PrivacyStatement]:
         """What the run costs a client, for each unit: a coordinate, the last round, and all rounds so far.
@@ -400,7 +410,7 @@ class PrivQuantStrategy(StrategyWrapper):
         # Without masks that were agreed on, no client was asked to train.
         opened = AggregateResult() if current.refused else self._open(current, received)
         opened_at = time.perf_counter()
-        self._relay.keep({node: reply for node, (_, reply) in received.items()}, opened.nodes)
+        opened = self._relay_seeds(current, opened, {node: reply for node, (_, reply) in received.items()})
         usable = [received[node][1] for node in opened.nodes]
         self.survivors[server_round] = len(usable)
         aggregated: Aggregate = (None, None)
@@ -443,8 +453,11 @@ class PrivQuantStrategy(StrategyWrapper):
         """The opened replies; empty if no sum may be opened, or if the sum must not be applied."""
         server_round, num_asked = current.request.round, len(current.asked)
         try:
-            payloads, cohorts = Payloads(replies), list_cohorts(replies)
-            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks, cohorts)
+            payloads = {
+                node: reply.payload if (of_cohort := as_cohort_reply(message)) is None else of_cohort.update
+                for node, (message, reply) in replies.items()
+            }
+            received = RoundReplies(payloads, current.codec, current.model, num_asked, self._masks)
             opened = self.aggregation.open(received)
             self._account.record_opened(opened, num_asked)
             opened = self.aggregation.check_sum(opened, current.codec, self._applied)
@@ -469,6 +482,19 @@ class PrivQuantStrategy(StrategyWrapper):
         log(INFO, "PrivQuant: round %d, %s, %d failed", server_round, usable, failed)
         return opened
 
+    def _relay_seeds(
+        self, current: RoundState, opened: AggregateResult, replies: Mapping[int, Reply]
+    ) -> AggregateResult:
+        """Keep the seeds of handed noise for the next round, and take off the noise of lost receivers."""
+        mechanism = current.codec.mechanism
+        if mechanism.handed is None:
+            return opened
+        self._relay.keep(replies, opened.nodes)
+        seeds = self._relay.open_lost(mechanism.handed, opened.nodes)
+        if not seeds or opened.total is None:
+            return opened
+        return replace(opened, total=mechanism.take_off(opened.total, seeds), mean=None)
+
     def _report_round(
         self, current: RoundState, replies: list[Reply], overflowed: int | None, opened_at: float
     ) -> None:
@@ -492,7 +518,7 @@ class PrivQuantStrategy(StrategyWrapper):
             spent=self._account.spent(),
             share_clipped=share_clipped,
             norm_to_clip=norm_to_clip,
-            wrapped_sums=overflowed,
+            overflowed_sums=overflowed,
             seconds_clients=opened_at - current.asked_at,
             seconds_aggregate=time.perf_counter() - opened_at,
         )
@@ -519,7 +545,8 @@ class PrivQuantStrategy(StrategyWrapper):
         """The replies of clients; what they hold in clear is named in statements from now on."""
         received = list(replies)
         for reply in received:
-            add_names(self.uncounted, list_clear_names(reply))
+            if names := list_clear_names(reply):
+                add_names(self.uncounted, names)
         return received
 
     def checkpoint_state(self) -> dict[str, Any]:

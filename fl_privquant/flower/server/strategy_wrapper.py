@@ -13,14 +13,23 @@ from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedMedian,
+    FedTrimmedAvg,
+    Krum,
+    MultiKrum,
+    QFedAvg,
+    Result,
+    Strategy,
+)
 
 from fl_privquant.accounting.aggregation import Aggregation
 from fl_privquant.errors import BudgetExhaustedError, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log
 
 # These strategies compare the updates of single clients, which a sum does not show.
-_NEED_SINGLE_UPDATES = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
+_NEED_SINGLE_UPDATES = (Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg)
 # No node of Flower has this id.
 _NO_NODE: Final = 0
 
@@ -114,19 +123,19 @@ def check_strategy(strategy: Strategy, aggregation: Aggregation, simulated: bool
     if aggregation.shows_single_updates:
         return
     for wrapped in strategy_stack(strategy):
-        if (name := needs_single_updates(type(wrapped))) is not None:
+        if needs_single_updates(type(wrapped)):
             raise InvalidSpecError(
                 "strategy",
-                name,
+                wrapped,
                 "compares single updates, which a sum does not show",
                 "use one that needs only the mean, such as FedAvg, FedAvgM or FedAdam, or "
                 "aggregation=PerClient()",
             )
 
 
-def needs_single_updates(kind: type) -> str | None:
-    """The name of the strategy among a class and its bases that compares single updates; None without one."""
-    return next((base.__name__ for base in kind.__mro__ if base.__name__ in _NEED_SINGLE_UPDATES), None)
+def needs_single_updates(kind: type) -> bool:
+    """Whether strategies of a class compare single updates."""
+    return issubclass(kind, _NEED_SINGLE_UPDATES)
 
 
 def make_mean_reply(server_round: int, content: RecordDict | None = None) -> Message:

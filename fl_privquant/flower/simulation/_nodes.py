@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -19,7 +20,7 @@ from fl_privquant.flower._flower_internals import (
 )
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.clear_replies import is_training
-from fl_privquant.flower._messages.cohort_replies import AddressedMessages, CohortReply
+from fl_privquant.flower._messages.cohort_replies import CohortReply, Sent
 from fl_privquant.flower._messages.protocol import KEY_DELIVERY
 from fl_privquant.flower.client.cohort import CohortApp
 from fl_privquant.flower.client.ledger import RECORD_LEDGER
@@ -33,9 +34,6 @@ BATCH: Final = 256
 
 # Coordinates of all models that are trained at once.
 _MAX_COORDINATES: Final = 1 << 22
-
-Sent: TypeAlias = tuple[Message, str]
-"""A message and its id."""
 
 
 class Nodes:
@@ -83,33 +81,21 @@ class Nodes:
                 replies.update(zip(places, answers, strict=True))
         return [replies[place] for place in range(len(sent))]
 
-    def _divide(self, sent: Sequence[Sent]) -> Iterator[list[int]]:
+    def _divide(self, sent: Sequence[Sent]) -> Iterator[Sequence[int]]:
         """The places of messages that can be answered together: of one content, for different nodes."""
-        keys: dict[int, Hashable] = {}
-        sizes: dict[int, int] = {}
+        nodes = {message.metadata.dst_node_id for message, _ in sent}
+        known = all(node in self.ids for node in nodes)
+        if not known or len(nodes) < len(sent) or not all(is_training(message) for message, _ in sent):
+            yield from ([place] for place in range(len(sent)))
+            return
+        key_of = functools.cache(lambda content: _content_key(contents[content]))
+        contents = {id(message.content): message.content for message, _ in sent}
         cohorts: dict[Hashable, list[int]] = {}
-        asked: set[int] = set()
         for place, (message, _) in enumerate(sent):
-            node, content = message.metadata.dst_node_id, id(message.content)
-            together = is_training(message) and node in self.ids and node not in asked
-            if not together:
-                # Whatever came before it for the same node has to be answered first.
-                yield from cohorts.values()
-                cohorts.clear()
-                asked.clear()
-                yield [place]
-                continue
-            asked.add(node)
-            if content not in keys:
-                keys[content] = _content_key(message)
-            key = keys[content]
-            cohort = cohorts.setdefault(key, [])
-            cohort.append(place)
-            if content not in sizes:
-                sizes[content] = self._cohort_size(message)
-            if len(cohort) == sizes[content]:
-                yield cohorts.pop(key)
-        yield from cohorts.values()
+            cohorts.setdefault(key_of(id(message.content)), []).append(place)
+        for places in cohorts.values():
+            size = self._cohort_size(sent[places[0]][0])
+            yield from (places[first : first + size] for first in range(0, len(places), size))
 
     def _cohort_size(self, message: Message) -> int:
         """How many clients are trained at once: fewer with a large model, so that memory suffices."""
@@ -120,13 +106,13 @@ class Nodes:
     def _answer_cohort(self, app: CohortApp, sent: Sequence[Sent]) -> list[Message]:
         contexts = [self.context(message.metadata.dst_node_id) for message, _ in sent]
         try:
-            replies = app.answer_cohort(AddressedMessages(sent), contexts)
+            replies = app.answer_cohort(sent, contexts)
         finally:
             # Clients that have counted the same, and keep nothing else, have one state.
             shared: dict[int, RecordDict] = {}
             for context in contexts:
                 state = context.state
-                if isinstance(state, RecordDict) and [*state] == [RECORD_LEDGER]:
+                if isinstance(state, RecordDict) and values_of(state).keys() == {RECORD_LEDGER}:
                     context.state = shared.setdefault(id(values_of(state)[RECORD_LEDGER]), state)
                 self._keep_state(context)
         for reply, (_, message_id) in zip(replies, sent, strict=True):
@@ -140,7 +126,9 @@ class Nodes:
         arrived = make_delivered_copy(message, message_id)
         if node in self.ids:
             context = self.context(node)
-            context.state = copy_state(context.state)
+            if isinstance(self._client_app, CohortApp):
+                # Clients of a cohort may share it.
+                context.state = copy_state(context.state)
             try:
                 reply = self._run_app(arrived, context)
             finally:
@@ -166,7 +154,7 @@ class Nodes:
             return make_error_reply(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
 
 
-def _content_key(message: Message) -> Hashable:
+def _content_key(content: RecordDict) -> Hashable:
     """What messages of one cohort have in common: everything but the keys that masks are made of."""
     return tuple(
         (
@@ -175,7 +163,7 @@ def _content_key(message: Message) -> Hashable:
             if isinstance(record, ConfigRecord)
             else id(record),
         )
-        for name, record in message.content.items()
+        for name, record in content.items()
     )
 
 

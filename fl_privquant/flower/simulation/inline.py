@@ -20,9 +20,9 @@ from fl_privquant.flower._flower_internals import (
     create_run,
     use_server_identity,
 )
-from fl_privquant.flower._messages.cohort_replies import source_of
+from fl_privquant.flower._messages.cohort_replies import Sent, source_of
 from fl_privquant.flower._messages.grids import MessageGrid
-from fl_privquant.flower.simulation._nodes import BATCH, Nodes, Sent, group_by_node
+from fl_privquant.flower.simulation._nodes import BATCH, Nodes, group_by_node
 from fl_privquant.flower.simulation.engine import (
     Federation,
     RunResult,
@@ -62,7 +62,11 @@ class SimulationGrid(MessageGrid):
 
     @property
     def contexts(self) -> dict[int, Context]:
-        """A context for each node, with its state, which changes as the node is served."""
+        """A context for each node, with its state.
+
+        It changes as the node is served, except by a
+        :class:`~fl_privquant.flower.client.cohort.CohortApp`, whose clients may share states.
+        """
         states = self._nodes.states
         for node in self._nodes.ids:
             states.setdefault(node, RecordDict())

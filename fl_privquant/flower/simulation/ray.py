@@ -18,7 +18,8 @@ from flwr.serverapp import ServerApp
 from fl_privquant import _validation
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower._flower_internals import use_server_identity
-from fl_privquant.flower.simulation._nodes import BATCH, Nodes, Sent
+from fl_privquant.flower._messages.cohort_replies import Sent
+from fl_privquant.flower.simulation._nodes import BATCH, Nodes
 from fl_privquant.flower.simulation.engine import Federation, RunResult, load_app
 from fl_privquant.flower.simulation.inline import RUN_IDS, SimulationGrid, run_server
 from fl_privquant.flower.simulation.workers import Answer, Collect, Parcel, answer_in_parcels, answer_parcel

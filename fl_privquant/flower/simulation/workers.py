@@ -32,7 +32,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from fl_privquant.errors import InvalidUpdateError
 from fl_privquant.flower._flower_internals import ErrorCode, make_delivered_copy, set_message_id
 from fl_privquant.flower._messages.arrays import read_arrays
-from fl_privquant.flower.simulation._nodes import Nodes, Sent, group_by_node, make_error_reply
+from fl_privquant.flower._messages.cohort_replies import Sent
+from fl_privquant.flower.simulation._nodes import Nodes, group_by_node, make_error_reply
 
 # Each worker gets about so many parcels of a push, so that all workers end at about the same time.
 _PARCELS_PER_WORKER: Final = 4
@@ -165,7 +166,8 @@ class ProcessPool:
         executor.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.terminate()
-        executor.shutdown()
+        for worker in self._workers:
+            worker.join()
         self._workers = set()
         self._broken = False
 

@@ -56,7 +56,7 @@ from fl_privquant.privacy_loss.additive.integer_noise_l2 import (
     shifted_noise_loss,
 )
 from fl_privquant.privacy_loss.composition.compose import NamedLoss
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.sampling.integer_noise import IntegerNoise
 from fl_privquant.sampling.rounding import encode_on_lattice
 from fl_privquant.sampling.stream import Randomness
@@ -176,8 +176,6 @@ class AdditiveMechanism(ResidueMechanism):
     Assumes: words that nobody else can predict, each used once; see :class:`RandomStream`.
     """
 
-    encodes_coordinates_alone = True
-
     noise: IntegerNoise
     """The noise that is added to the lattice point."""
     levels: int
@@ -255,19 +253,13 @@ class AdditiveMechanism(ResidueMechanism):
             relation=relation,
         )
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """The bounds by normal pairs for whole and for real shifts, and the theorem of the authors."""
-        if norms.l2 is None:
+        if update.l2_distance is None:
             return []
-        update = NoisyUpdate(self._noisy_integer, norms.l2, dimension, view.honest_count, relation)
-        bounds = (shifted_noise_loss(update), real_shift_loss(update), self._theorem(update))
-        return [dataclasses.replace(bound, relation=relation) for bound in bounds if bound is not None]
+        noisy = NoisyUpdate(self._noisy_integer, update.l2_distance, update.dimension, update.num_honest)
+        bounds = (shifted_noise_loss(noisy), real_shift_loss(noisy), self._theorem(noisy))
+        return [dataclasses.replace(bound, relation=update.relation) for bound in bounds if bound is not None]
 
     @property
     def _noisy_integer(self) -> NoisyInteger:

@@ -12,15 +12,17 @@ private noise alone: whoever sees a client's code may know all handed noise. In 
 participation of a client costs what :mod:`fl_privquant.privacy_loss.additive.correlated_shares` proves, its
 effect on later rounds included.
 Assumes: secure randomness; a server that follows the protocol. In every sum that is opened there are at least
-``num_honest`` honest clients, at most ``num_corrupt`` of the next round's are corrupt, no client takes part
-in two rounds that are less than ``rounds_apart`` apart, and there are at most ``rounds`` rounds. Strategies
-see to all of this, and clients to what they can see of it.
+``num_honest`` honest clients, at most ``num_corrupt`` of the next round's are corrupt, at most ``num_opened``
+seeds of a round are told to the server, no client takes part in two rounds that are less than
+``rounds_apart`` apart, and there are at most ``rounds`` rounds. Strategies see to all of this, and clients to
+what they can see of it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -29,7 +31,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 
 from fl_privquant import _validation
-from fl_privquant._array_types import Array, ArrayLike
+from fl_privquant._array_types import Array, ArrayLike, Ints
 from fl_privquant._validation import integer_between
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.additive._residues import MAX_WRAP_BITS, NumClients, choose_ring_bits
@@ -58,8 +60,8 @@ from fl_privquant.privacy_loss.correlated_noise import (
     find_correlation,
 )
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
-from fl_privquant.sampling.fine_gaussian import MAX_DEVIATION, FineGaussian
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
+from fl_privquant.sampling.fine_gaussian import FINE_BITS, MAX_DEVIATION, FineGaussian
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, Relation, View
 
@@ -85,8 +87,6 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     can take the noise off again.
     """
 
-    encodes_coordinates_alone = False
-
     correlation_steps: Annotated[int, integer_between(1, CORRELATION_STEPS - 1)] = 1
     """The correlation, in units of 1 / 64."""
     handed_deviation: Deviation = 2.0
@@ -99,6 +99,8 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     """Honest clients in the sum of each round, at least."""
     num_corrupt: Annotated[int, integer_between(0, 1 << 31)] = 0
     """Corrupt clients of each round, at most: they learn as many seeds of the round before."""
+    num_opened: Annotated[int, integer_between(0, 1 << 31)] = 0
+    """Seeds of a round that the server is told, at most, because their receivers are lost."""
 
     @property
     def correlation(self) -> float:
@@ -107,7 +109,7 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
 
     @property
     def handed(self) -> HandedNoise:
-        sizes = (self.num_honest, self.num_corrupt)
+        sizes = (self.num_honest, self.num_corrupt, self.num_opened)
         return HandedNoise(self.correlation, self.rounds, self.rounds_apart, *sizes)
 
     @property
@@ -126,7 +128,7 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
             RoundSchedule(self.rounds, self.rounds_apart),
             self.correlation,
             self.num_honest,
-            self.num_corrupt,
+            self.num_corrupt + self.num_opened,
             self.handed_noise.proven_deviation,
             self.noise.proven_deviation,
             self.noise.total_variation + self.handed_noise.total_variation,
@@ -141,24 +143,17 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         """The loss of one coordinate, by private noise alone: that of the local view, whatever is seen."""
         return super().loss(LOCAL, relation)
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """The bound for one participation in secure sums that have at least the planned honest clients."""
+        view = update.view
         unknown = view.is_local or view.honest_count < self.num_honest or view.sampled not in (None, 1.0)
-        if norms.l2 is None or unknown:
+        if update.l2_distance is None or unknown:
             return []
-        pairs = self.shares.pairs(relation.distance * norms.l2 * NORM_ROUNDING / self.spacing, dimension)
+        pairs = self.shares.pairs(update.l2_distance * NORM_ROUNDING / self.spacing, update.dimension)
         name = "l2 gaussian of correlated shares"
-        return [NamedLoss(pair, name, norm=UpdateNorm.L2, relation=relation) for pair in pairs]
+        return [NamedLoss(pair, name, norm=UpdateNorm.L2, relation=update.relation) for pair in pairs]
 
-    def record_losses(
-        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[tuple[PrivacyLoss, ...]]:
+    def record_losses(self, update: WholeUpdate) -> list[tuple[PrivacyLoss, ...]]:
         """None: sampling of records is not proved to amplify the loss under correlated noise."""
         return []
 
@@ -173,11 +168,12 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     def round_equivalent_mse(self, lost: float = 0.0) -> float:
         """The variance of independent noise of a code that would leave the same error in prefix sums.
 
-        It is the mean over all rounds, in squared clips; ``lost`` is the fraction of noise that stays.
+        It is the mean over all rounds, in squared clips; ``lost`` is the fraction of clients that are lost.
         """
         fresh = (self.deviation**2 + 1.0 / 12.0) / self.handed_deviation**2
         schedule = RoundSchedule(self.rounds, self.rounds_apart)
-        variance = LagNoise(self.correlation, fresh).model_variance(schedule, lost)
+        stays = _share_that_stays(lost) if self.num_opened else lost
+        variance = LagNoise(self.correlation, fresh).model_variance(schedule, stays, lost - stays)
         return (self.spacing * self.handed_deviation) ** 2 * variance / (0.5 * (self.rounds + 1))
 
     def with_seeds(self, seeds: NoiseSeeds) -> Self:
@@ -203,6 +199,13 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         return self.noise.encode(
             inputs, self.spacing, self.wrap_bits, clip=clip, stream=rng, threads=threads, added=added
         )
+
+    def take_off(self, total: Ints, seeds: Sequence[bytes]) -> Ints:
+        noise = np.zeros(total.size, np.int64)
+        for seed in seeds:
+            noise += self._draw_handed(seed, total.size)
+        rounded = (noise + (1 << (FINE_BITS - 1))) >> FINE_BITS
+        return np.asarray((total - rounded) & ((1 << self.wrap_bits) - 1))
 
     def _draw_handed(self, seed: bytes, size: int) -> Any:
         return self.handed_noise.sample(size, RandomStream(seed, simulated=False))
@@ -264,6 +267,7 @@ def design_correlated_gaussian(spec: RoundedGaussianSpec) -> CorrelatedGaussianM
         rounds_apart=spec.rounds_apart or 1,
         num_honest=spec.num_honest or 1,
         num_corrupt=spec.num_corrupt or 0,
+        num_opened=spec.num_opened or 0,
         parameters=spec.parameters(),
     )
 
@@ -286,10 +290,11 @@ def propose_correlated(run: RunRequirements) -> dict[str, Any]:
     if schedule is None:
         raise InvalidSpecError("correlation", MISSING, "the run's schedule is missing")
     given = dict(run.parameters)
-    if run.num_honest - run.corrupt < 1:
+    if run.num_honest - run.corrupt - run.dropped < 1:
         raise InfeasibleDesignError(
-            f"correlation: of {run.num_honest} honest clients, {run.corrupt} may hand their seed "
-            "to a corrupt one, so that no noise is counted; ask more clients, or lower corrupt_fraction"
+            f"correlation: of {run.num_honest} honest clients, {run.corrupt} may hand their seed to a "
+            f"corrupt one and {run.dropped} to a lost one, so that no noise is counted; ask more clients, or "
+            "lower corrupt_fraction or dropout_fraction"
         )
     private = _choose_private_deviation(run, schedule)
     widest = int(given.get("wrap_bits", MAX_WRAP_BITS))
@@ -322,7 +327,16 @@ def propose_correlated(run: RunRequirements) -> dict[str, Any]:
         "rounds_apart": schedule.rounds_apart,
         "num_honest": run.num_honest,
         "num_corrupt": run.corrupt,
+        "num_opened": run.dropped,
     } | given
+
+
+def _share_that_stays(lost: float) -> float:
+    """The share of noise that neither the next round nor the server takes off.
+
+    Of its senders as many are gone, when they are asked for the seeds of lost receivers, as in a round.
+    """
+    return lost**2
 
 
 def _handed_deviation(shares: CorrelatedShares) -> float:
@@ -349,28 +363,32 @@ def _choose_private_deviation(run: RunRequirements, schedule: RoundSchedule) -> 
 def _design(handed: float, private: float, run: RunRequirements, schedule: RoundSchedule) -> _Design:
     """The design with handed noise of that deviation, and the best or the given correlation."""
     n, honest = run.num_clients, run.num_honest
-    lost = run.dropped / n
+    exposed = run.corrupt + run.dropped
+    stays = _share_that_stays(run.dropped / n)
     fresh = (private**2 + 1.0 / 12.0) / handed**2
-    counted = honest * private**2 / ((honest - run.corrupt) * handed**2)
+    counted = honest * private**2 / ((honest - exposed) * handed**2)
+    uncounted, opened = fresh - counted, run.dropped / n - stays
     chosen = dict(run.parameters).get("correlation")
-    correlation = find_correlation(schedule, private=counted, not_counted=fresh - counted, lost=lost) or (
-        1.0 / CORRELATION_STEPS
+    correlation = find_correlation(
+        schedule, private=counted, not_counted=uncounted, lost=stays, opened=opened
     )
     if chosen is not None:
         correlation = correlation_in_steps(float(chosen)) / CORRELATION_STEPS
+    correlation = correlation or 1.0 / CORRELATION_STEPS
     handed_noise, private_noise = FineGaussian(Fraction(handed)), FineGaussian(Fraction(private))
     shares = CorrelatedShares(
         schedule,
         correlation,
         honest,
-        run.corrupt,
+        exposed,
         handed_noise.proven_deviation,
         private_noise.proven_deviation,
         handed_noise.total_variation + private_noise.total_variation,
     )
     distance = 2.0 * run.norm_ratio * NORM_ROUNDING
     spacing = distance * shares.sensitivity / run.separation
-    ratio = error_ratio(schedule, LagNoise(correlation, counted), not_counted=fresh - counted, lost=lost)
+    noise = LagNoise(correlation, counted)
+    ratio = error_ratio(schedule, noise, not_counted=uncounted, lost=stays, opened=opened)
     error = ratio * run.survivors / shares.num_hidden
     variance = handed**2 * (1.0 + correlation**2)
     spread = coordinate_deviation(run)

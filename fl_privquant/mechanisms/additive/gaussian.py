@@ -25,7 +25,7 @@ from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta, gaussian
 from fl_privquant.privacy_loss.closed_forms import gaussian_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.statement import LOCAL, Relation, View
 
 # Ensures that sensitivity / sigma does not exceed the allowed separation by rounding.
@@ -54,17 +54,11 @@ class GaussianMechanism(ContinuousMechanism, kind="gaussian"):
             return super().loss(view, relation)
         return NamedLoss(gaussian_loss(relation.distance / self.scale), relation=relation)
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
-        if norms.l2 is None:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
+        if update.l2_distance is None:
             return []
-        loss = gaussian_loss(relation.distance * norms.l2 * NORM_ROUNDING / self.scale)
-        return [NamedLoss(loss, "l2 gaussian", norm=UpdateNorm.L2, relation=relation)]
+        loss = gaussian_loss(update.l2_distance * NORM_ROUNDING / self.scale)
+        return [NamedLoss(loss, "l2 gaussian", norm=UpdateNorm.L2, relation=update.relation)]
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
         return self.scale * math.sqrt(2.0 / math.pi)

@@ -59,7 +59,7 @@ from fl_privquant.privacy_loss.composition.compose import NamedLoss, Part, compo
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.correlated_noise import MAX_ROUNDS
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms, WholeUpdate
 from fl_privquant.sampling.fine_gaussian import FINE_BITS, MAX_DEVIATION, MIN_DEVIATION, FineGaussian
 from fl_privquant.sampling.stream import Randomness
 from fl_privquant.statement import LOCAL, Relation, View
@@ -86,7 +86,7 @@ _AS_GOOD = 1.002
 # Probability that a coordinate of a planned sum wraps. A wrap moves it by some 11 standard deviations, so
 # that all wraps together add less than 1e-5 to the error.
 WRAPS = 1e-8
-# Share of delta that a plan leaves for tables and tails.
+# Fraction of delta that a plan leaves for tables and tails.
 _LEFT = 1e-6
 # Coordinate clip of rotated updates, in standard deviations of a coordinate at the norm bound.
 _SPREAD = 5.0
@@ -133,6 +133,8 @@ class RoundedGaussianSpec(Spec):
     """Honest clients in the sum of each round, at least."""
     num_corrupt: Annotated[int | None, integer_between(0, 1 << 31)] = None
     """Corrupt clients of each round, at most."""
+    num_opened: Annotated[int | None, integer_between(0, 1 << 31)] = None
+    """Seeds of a round that the server is told, at most, because their receivers are lost."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -322,8 +324,6 @@ def find_certified_spacing(
 class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     """Input plus Gaussian noise, rounded, modulo 2^wrap_bits; certified when it is made."""
 
-    encodes_coordinates_alone = True
-
     spacing: Annotated[float, _SPACING]
     """Distance of lattice points, for inputs in [-1, 1]."""
     deviation: Annotated[float, _DEVIATION]
@@ -389,22 +389,15 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
             return NamedLoss(NOT_PRIVATE)
         return replace(losses[-1], name="noise sum" if losses[1:] else "", norm=None, relation=relation)
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """The simple and the refined count of sums of rounded shares."""
-        if norms.l2 is None:
+        if update.l2_distance is None:
             return []
-        distance = relation.distance * norms.l2 * NORM_ROUNDING / self.spacing
-        return [replace(loss, relation=relation) for loss in self._shares(view).losses(distance, dimension)]
+        distance = update.l2_distance * NORM_ROUNDING / self.spacing
+        losses = self._shares(update.view).losses(distance, update.dimension)
+        return [replace(loss, relation=update.relation) for loss in losses]
 
-    def record_losses(
-        self, norms: UpdateNorms, dimension: int, view: View, relation: Relation
-    ) -> list[tuple[PrivacyLoss, ...]]:
+    def record_losses(self, update: WholeUpdate) -> list[tuple[PrivacyLoss, ...]]:
         """The simple and the refined count, for a record that is drawn at random.
 
         The simple count is a post-processing of sums with Gaussian noise, whatever they are. The refined
@@ -412,12 +405,13 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
         that only the simple count serves there; what tables lack is counted for the two that are farthest
         apart.
         """
+        norms, dimension, relation = update.norms, update.dimension, update.relation
         if norms.record is None or norms.record_rate is None:
             return []
         # Rounding towards zero makes two vectors differ by up to one more fine point in each coordinate.
         apart = norms.record / self.spacing + math.ldexp(math.sqrt(dimension), -FINE_BITS)
         farthest = 2.0 if relation is Relation.REPLACE_ONE else 1.0
-        pairs = self._shares(view).pairs(farthest * apart * NORM_ROUNDING, dimension)
+        pairs = self._shares(update.view).pairs(farthest * apart * NORM_ROUNDING, dimension)
         return [
             sampled_gaussian_losses(
                 pair.separation / farthest, norms.record_rate, relation, pair.infinity, pair.log_ratio

@@ -85,8 +85,6 @@ class SnappingSpec(Spec):
 class SnappingMechanism(LatticeMechanism, kind="snapping"):
     """Laplace noise, snapped and clamped; see the module for guarantee and reference."""
 
-    encodes_coordinates_alone = True
-
     step_exponent: int
     """The lattice's step is 2^step_exponent, for inputs in [-1, 1]."""
     rate: float

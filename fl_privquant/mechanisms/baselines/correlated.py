@@ -59,8 +59,6 @@ class CorrelatedSpec(StochasticSpec):
 class CorrelatedMechanism(StochasticMechanism, kind="correlated"):
     """Randomized rounding with stratified numbers; see :class:`StochasticMechanism`."""
 
-    encodes_coordinates_alone = False
-
     num_clients: Annotated[int, _CLIENTS] = 100
 
     def encode_ranked(

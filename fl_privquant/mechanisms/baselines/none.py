@@ -50,8 +50,6 @@ class NoSpec(Spec):
 class NoMechanism(FloatMechanism, kind="none"):
     """The identity on finite floats; ``clip`` and ``rng`` are accepted and ignored."""
 
-    encodes_coordinates_alone = True
-
     lossless = True
     _form = "floats unchanged"
 

@@ -43,8 +43,6 @@ class StochasticSpec(Spec):
 class RoundingMechanism(Mechanism):
     """Randomized rounding to the points 0..max_code of a lattice from -1 to 1; not private."""
 
-    encodes_coordinates_alone = True
-
     @property
     @abstractmethod
     def max_code(self) -> int:

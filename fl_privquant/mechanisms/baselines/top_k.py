@@ -40,7 +40,7 @@ class TopKSpec(QuantizerSpec):
     """The specification of top-k; see :class:`QuantizerSpec`."""
 
     share: Annotated[float, _SHARE] = 0.01
-    """Share of the coordinates that is sent, above 0 and up to 1; at least one is."""
+    """Fraction of the coordinates that is sent, above 0 and up to 1; at least one is."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

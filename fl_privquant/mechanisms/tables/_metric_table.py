@@ -43,8 +43,8 @@ from fl_privquant.privacy_loss.closed_forms import response_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING
 from fl_privquant.privacy_loss.tables.renyi_by_distance import INPUT_ROUNDING
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
-from fl_privquant.statement import LOCAL, PrivacyStatement, Relation, Unit, View
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate
+from fl_privquant.statement import PrivacyStatement, Unit
 
 # Floats, with a relative error below 1e-6, select the candidates that are then compared exactly.
 _SHORTLIST = 1e-5
@@ -82,25 +82,20 @@ class MetricTableMechanism(TableMechanism, kind="metric-table"):
         """Certified loss per unit of distance, for one coordinate and release; never below the exact one."""
         return certify_metric_epsilon(self.table, self.metric)
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """The usual bounds and, with metric "l1", the loss by the L1 distance of whole updates."""
-        losses = super().update_losses(norms, dimension, view, relation)
+        losses = super().update_losses(update)
         # With "l2-grid" the bound is for inputs that are knots only. Other inputs are rounded to knots first,
         # and the rounded updates can be further apart than the norm allows.
+        norms, dimension = update.norms, update.dimension
         if self.metric != "l1" or norms == NO_NORMS:
             return losses
         # An L2 norm bounds the L1 norm as well.
         bounds = [] if norms.l1 is None else [norms.l1]
         bounds += [] if norms.l2 is None else [norms.l2 * math.sqrt(dimension)]
-        distance = relation.distance * min(bounds) * NORM_ROUNDING + dimension * INPUT_ROUNDING
+        distance = update.relation.distance * min(bounds) * NORM_ROUNDING + dimension * INPUT_ROUNDING
         by_metric = response_loss(self.metric_epsilon * distance * _FLOAT_ROOM)
-        return [NamedLoss(by_metric, "l1 metric", norm=UpdateNorm.L1, relation=relation), *losses]
+        return [NamedLoss(by_metric, "l1 metric", norm=UpdateNorm.L1, relation=update.relation), *losses]
 
 
 def certify_distribution(

@@ -2,9 +2,8 @@
 
 A left bin B_l and a right bin B_r are selected as in RQM: the neighbors of the input among the bins that are
 kept (:mod:`fl_privquant.mechanisms.tables.rqm`). The output is then B_l or B_r with probability proportional
-to
-e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l) does. So
-the privacy loss is smaller, at the price of a bias, mostly towards 0.
+to e^(-rate |x - B|). With a small rate this depends less on x than the unbiased (B_r - x) / (B_r - B_l)
+does. So the privacy loss is smaller, at the price of a bias, mostly towards 0.
 
 Averages over clients keep the bias, however many clients there are. At a small epsilon the mean squared error
 of *one* estimate is far below that of any unbiased mechanism; that of a mean over many clients is not.
@@ -208,14 +207,14 @@ def _refine(
     """The pair with its margin (0) or keep probability (1) improved by a search in its neighborhood."""
     bounds = (0.3 * pair[at], min(2.5 * pair[at], 0.99 if at else math.inf)) if pair[at] else (0.0, 0.1)
 
-    def replaced(value: float) -> tuple[float, float]:
+    def replace_value(value: float) -> tuple[float, float]:
         return (pair[0], value) if at else (value, pair[1])
 
     optimum = scipy.optimize.minimize_scalar(
-        lambda value: min(error(*replaced(value)), 1e9),
+        lambda value: min(error(*replace_value(value)), 1e9),
         bounds=bounds,
         method="bounded",
         options={"maxiter": 10},
     )
-    better = replaced(float(optimum.x))
+    better = replace_value(float(optimum.x))
     return better if error(*better) < error(*pair) else pair

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -50,8 +50,6 @@ _SAME_VALUE = 1e-3
 @dataclass(frozen=True)
 class MvuSpec(Spec):
     """The specification of MVU."""
-
-    contained_in: ClassVar[str | None] = "optm"
 
     epsilon: float
     """Privacy loss per coordinate; under a metric, the loss between inputs at -clip and clip (this is the

@@ -116,8 +116,7 @@ class OptmSpec(MinErrorSpec):
                 "metric",
                 self.metric,
                 f"goes with family='free', not {self.family!r}, whose distribution jumps at bins, so "
-                "that two "
-                "inputs on either side of a bin differ however close they are",
+                "that two inputs on either side of a bin differ however close they are",
             )
         if self.max_code is not None and not self.levels - 1 <= self.max_code <= FINE_MAX_CODE:
             raise InvalidSpecError(

@@ -57,7 +57,7 @@ from fl_privquant.optimize.sums.coordinate_clip import (
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, Part, compose_epsilon
 from fl_privquant.privacy_loss.sums.bit_sums import binomial, poisson_binomial_losses, sum_of_bits_loss
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms, secure_sum_loss
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate, secure_sum_loss
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import Randomness, RandomStream
 from fl_privquant.statement import LOCAL, Relation, View
@@ -133,8 +133,6 @@ def design_pbm(spec: PbmSpec) -> PbmMechanism:
 @dataclass(frozen=True, eq=False, repr=False)
 class PbmMechanism(LatticeMechanism, kind="pbm"):
     """Sends, per coordinate, the number of ones among ``trials`` certified bits of randomized response."""
-
-    encodes_coordinates_alone = True
 
     trials: int
     """Number of bits."""
@@ -227,22 +225,15 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
         loss = sum_of_bits_loss(self.trials, self.rare, self.epsilon, view.honest_count, relation)
         return NamedLoss(loss, "" if view.is_local else "blanket", relation=relation)
 
-    def update_losses(
-        self,
-        norms: UpdateNorms,
-        dimension: int,
-        view: View = LOCAL,
-        relation: Relation = Relation.REPLACE_ONE,
-    ) -> list[NamedLoss]:
+    def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
         """The authors' theorem; with an L2 norm a blanket, which counts each bit as a coordinate."""
-        honest = view.honest_count
-        if norms == NO_NORMS:
+        dimension, honest = update.dimension, update.num_honest
+        if update.norms == NO_NORMS:
             return poisson_binomial_losses(self.trials, self.theta, self.epsilon, dimension, honest)
-        if norms.l2 is None:
+        if update.l2_distance is None:
             return []
-        distance = relation.distance * norms.l2
-        blanket = secure_sum_loss(self.bit, distance, dimension, honest, self.trials)
-        return [] if blanket is None else [dataclasses.replace(blanket, relation=relation)]
+        blanket = secure_sum_loss(self.bit, update.l2_distance, dimension, honest, self.trials)
+        return [] if blanket is None else [dataclasses.replace(blanket, relation=update.relation)]
 
     @property
     def coordinate_noise(self) -> CoordinateNoise:

@@ -43,6 +43,7 @@ from fl_privquant.mechanisms.spec import Spec, check_epsilon
 from fl_privquant.mechanisms.sum_limits import SumLimits
 from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.packing.wire_format import PackedIntegers
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.sampling.chunks import check_inputs
 from fl_privquant.sampling.stream import Continuation, Randomness, RandomStream
 from fl_privquant.statement import Unit
@@ -115,8 +116,8 @@ class VectorMechanism(Mechanism):
     """Independent draws in a message."""
     claimed_epsilon: float
 
-    unit: ClassVar[str] = "client round"
-    norm: ClassVar[str] = "l2"
+    unit: ClassVar[Unit] = Unit.ROUND
+    norm: ClassVar[UpdateNorm] = UpdateNorm.L2
     summable: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
@@ -232,7 +233,7 @@ class VectorMechanism(Mechanism):
                 f"({self.dimension},); flatten it, or use for_dimension"
             )
         with np.errstate(over="ignore"):
-            if self.norm == "linf":
+            if self.norm is UpdateNorm.LINF:
                 return np.asarray(np.clip(inputs / clip, -1.0, 1.0))
             # Divided by the largest value first, as squares overflow long before values do.
             largest = float(np.abs(inputs).max())
@@ -297,7 +298,7 @@ class ResponseMechanism(VectorMechanism):
 
         With a density, for inputs whose coordinates have that density.
         """
-        if density is None and self.norm == "l2":
+        if density is None and self.norm is UpdateNorm.L2:
             length = self.dimension / (self.dimension + 2.0)
         else:
             nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))

@@ -46,6 +46,7 @@ from fl_privquant.mechanisms.vectors.base import (
 )
 from fl_privquant.mechanisms.vectors.bit_messages import SEED_BITS, SeededVectorMechanism
 from fl_privquant.mechanisms.vectors.sphere import draw_normals, euclidean_norm, mean_projection
+from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.sampling.stream import Continuation, RandomStream
 
 _DOMAIN = b"fl_privquant direction v1"
@@ -54,7 +55,7 @@ _DOMAIN = b"fl_privquant direction v1"
 class CldpLinfMechanism(AxisMechanism, kind="cldp_linf"):
     """One coordinate's sign, for updates with coordinates in [-clip, clip]; see :class:`VectorMechanism`."""
 
-    norm: ClassVar[str] = "linf"
+    norm: ClassVar[UpdateNorm] = UpdateNorm.LINF
 
     @property
     def output_norm(self) -> float:

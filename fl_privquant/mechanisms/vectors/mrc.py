@@ -1,9 +1,8 @@
 """MRC: PrivUnit compressed by plain importance sampling, to an index into a random codebook.
 
 The mechanism is that of :mod:`fl_privquant.mechanisms.vectors.mmrc` without the modification: near codewords
-have
-weight e^eta, the others weight 1, in proportion to the density of PrivUnit at eta, and chances are weights
-divided by their sum.
+have weight e^eta, the others weight 1, in proportion to the density of PrivUnit at eta, and chances are
+weights divided by their sum.
 
 **Privacy.** That sum depends on how many codewords lie in the cap. So the loss is not eta. The authors prove
 that it is at most 2 eta. Exactly, the largest ratio of two chances of an index is e^eta ((N - 1) e^eta + 1) /

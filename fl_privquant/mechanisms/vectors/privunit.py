@@ -7,13 +7,12 @@ constant. The height h is the one with the least error for epsilon and the numbe
 vectors no unbiased local mechanism has less error than PrivUnit with this height. For shorter vectors others
 may have less: the error of PrivUnit grows as they get shorter.
 
-**Privacy.** The density of the drawn vector has two values, whatever the update. Their ratio follows from the
-probability of the cap, an integer of 2^128 chances, and from the cap's measure, which is bounded from below
-in decimal arithmetic (:mod:`fl_privquant.distributions.sphere_cap`). The stated epsilon is the logarithm of
-the largest ratio
-that these allow. The drawn vector consists of floating-point numbers, whose last digits can reveal more than
-exact real numbers do. So this mechanism is for comparison; ``shared_codebook`` has nearly the same error in
-integers.
+**Privacy.** The density of the drawn vector has two values, whatever the update. Their ratio follows from
+the probability of the cap, an integer of 2^128 chances, and from the cap's measure, which is bounded from
+below in decimal arithmetic (:mod:`fl_privquant.distributions.sphere_cap`). The stated epsilon is the
+logarithm of the largest ratio that these allow. The drawn vector consists of floating-point numbers, whose
+last digits can reveal more than exact real numbers do. So this mechanism is for comparison;
+``shared_codebook`` has nearly the same error in integers.
 
 **ProjUnit** (``projected`` = k). The update is first projected onto k orthonormal directions that come from
 a seed, and the direction of the projection is encoded by PrivUnit of k coordinates. The directions do not

@@ -27,9 +27,8 @@ needs its own codebook, as the mean of updates with a common one would stay in t
 
 **Many coordinates.** Encoding takes M d normal numbers. ``Encoding(keep=...)`` rotates an update by a fast
 transform and keeps a public random part of k coordinates (:mod:`fl_privquant.codec._coordinate_subset`), for
-which M k
-numbers are enough. The noise in the estimate stays the same, as it is in proportion to the number of
-coordinates and to the squared norm. The additional error is d / k - 1 times the squared norm of the mean
+which M k numbers are enough. The noise in the estimate stays the same, as it is in proportion to the number
+of coordinates and to the squared norm. The additional error is d / k - 1 times the squared norm of the mean
 update.
 
 Guarantee: ``epsilon``-differential privacy of one client round, local view, for any two updates, certified

@@ -56,22 +56,12 @@ def interval_mass(density: Density, interval: Interval) -> float:
     return float(weights[inside].sum())
 
 
-def pair_distribution(values: Floats, pairs: list[tuple[Interval, Floats]]) -> OutputDistribution:
-    """The distribution of selecting the pair (l, r) with probability ``pairs[..][1][l, r]`` in each interval.
-
-    The matrices are (split, m - split): left bins by right bins.
-    """
-    return Selections(values, [interval for interval, _ in pairs]).pair_distribution(
-        [joint for _, joint in pairs]
-    )
-
-
 class Selections:
     """The distributions on given bins: what all of them share is computed once."""
 
-    def __init__(self, values: Floats, pieces: list[Interval] | None = None) -> None:
+    def __init__(self, values: Floats) -> None:
         self.values = values
-        self.pieces = intervals(values) if pieces is None else pieces
+        self.pieces = intervals(values)
 
     @cached_property
     def _ends(self) -> tuple[Floats, Floats]:
@@ -89,7 +79,10 @@ class Selections:
         return shares
 
     def pair_distribution(self, joints: Sequence[Floats]) -> OutputDistribution:
-        """The distribution of :func:`pair_distribution` with these matrices, one for each piece."""
+        """The distribution of selecting the pair (l, r) with probability ``joints[..][l, r]`` in an interval.
+
+        The matrices are (split, m - split): left bins by right bins.
+        """
         rows = np.empty((2, len(self.pieces), self.values.size))
         for k, (interval, joint, share) in enumerate(zip(self.pieces, joints, self._to_high, strict=True)):
             to_high = joint * share
@@ -98,32 +91,22 @@ class Selections:
         return OutputDistribution(self.values, *self._ends, rows[0], rows[1])
 
     def independent(self, left: list[Floats], right: list[Floats]) -> OutputDistribution:
-        """The distribution of :func:`selection_distribution`."""
+        """The distribution of selecting both bins independently.
+
+        For each interval, ``left`` and ``right`` have the distributions over the bins on its left (split
+        entries) and on its right (m - split entries).
+        """
         return self.pair_distribution(
             [np.multiply.outer(lhs, rhs) for lhs, rhs in zip(left, right, strict=True)]
         )
 
     def mirror(self, selection: list[Floats]) -> OutputDistribution:
-        """The distribution of :func:`mirror_selection`."""
+        """The distribution of the paper's q: ``selection[n - 1]`` is q_n, over n bins, the nearest one last.
+
+        The left bin is drawn from q_j, the right one from q_{m-j} counted from the right end.
+        """
         levels = self.values.size
         return self.independent(
             [selection[piece.split - 1] for piece in self.pieces],
             [selection[levels - piece.split - 1][::-1] for piece in self.pieces],
         )
-
-
-def selection_distribution(values: Floats, left: list[Floats], right: list[Floats]) -> OutputDistribution:
-    """The distribution of selecting both bins independently.
-
-    For each of ``intervals(values)``, ``left`` and ``right`` have the distributions over the bins on its left
-    (split entries) and on its right (m - split entries).
-    """
-    return Selections(values).independent(left, right)
-
-
-def mirror_selection(values: Floats, selection: list[Floats]) -> OutputDistribution:
-    """The distribution of the paper's q: ``selection[n - 1]`` is q_n, over n bins, the nearest one last.
-
-    The left bin is drawn from q_j, the right one from q_{m-j} counted from the right end.
-    """
-    return Selections(values).mirror(selection)

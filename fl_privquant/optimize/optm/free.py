@@ -138,8 +138,8 @@ def concentrated_distribution(values: Floats, epsilon: float, floors: Floats) ->
     last = bounds[-1] - mass
 
     def means(starts: Floats) -> Floats:
-        taken = np.interp(starts + mass, bounds, moments) - np.interp(starts, bounds, moments)
-        return np.asarray(floors @ values + taken)
+        above_floors = np.interp(starts + mass, bounds, moments) - np.interp(starts, bounds, moments)
+        return np.asarray(floors @ values + above_floors)
 
     bends = np.unique(np.clip(np.concatenate([bounds, bounds - mass]), 0.0, last))
     inputs = means(bends)
@@ -149,8 +149,8 @@ def concentrated_distribution(values: Floats, epsilon: float, floors: Floats) ->
     centers = np.bincount(groups, bends[inner]) / np.maximum(np.bincount(groups), 1)
     starts = np.concatenate([ends[:1], centers[np.unique(groups)], ends[1:]])
     knots = np.concatenate([[-1.0], means(starts[1:-1]), [1.0]])
-    taken = np.minimum(bounds[1:], (starts + mass)[:, None]) - np.maximum(bounds[:-1], starts[:, None])
-    return OutputDistribution.from_knots(values, knots, floors + np.maximum(taken, 0.0))
+    excesses = np.minimum(bounds[1:], (starts + mass)[:, None]) - np.maximum(bounds[:-1], starts[:, None])
+    return OutputDistribution.from_knots(values, knots, floors + np.maximum(excesses, 0.0))
 
 
 def design_free(

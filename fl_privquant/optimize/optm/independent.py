@@ -160,10 +160,9 @@ def design_independent(
     """The best distribution found with independent selections, and its selection probabilities.
 
     Parameters are those of :func:`~fl_privquant.optimize.optm.free.design_free`. ``start`` is a selection
-    (the
-    second result of an earlier call) to begin from. The search is then quicker and less fine, which suits a
-    search over bins. The objective is the exact error, linearized in each box; the paper minimizes a linear
-    bound of the mean absolute error instead (theorem "extend").
+    (the second result of an earlier call) to begin from. The search is then quicker and less fine, which
+    suits a search over bins. The objective is the exact error, linearized in each box; the paper minimizes a
+    linear bound of the mean absolute error instead (theorem "extend").
     """
     require_reach(values, epsilon)
     family = _Family(values, density, power)

@@ -26,7 +26,7 @@ from fl_privquant.distributions.input_density import Density
 from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.optimize.linear_program import LinearProgram
-from fl_privquant.optimize.optm.bin_selection import interval_mass, intervals, mirror_selection
+from fl_privquant.optimize.optm.bin_selection import Selections, interval_mass, intervals
 from fl_privquant.optimize.optm.free import is_symmetric, require_reach
 from fl_privquant.statement import PrivacyStatement, Unit
 
@@ -111,7 +111,7 @@ def _solve(
     except InfeasibleDesignError:
         return None
     selection = [solution[[q[n, i] for i in range(1, n + 1)]] for n in range(1, levels)]
-    return mirror_selection(values, [weights / weights.sum() for weights in selection])
+    return Selections(values).mirror([weights / weights.sum() for weights in selection])
 
 
 def _at_least(program: LinearProgram, terms: Terms, other: Terms) -> None:

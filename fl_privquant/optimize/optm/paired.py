@@ -18,7 +18,7 @@ from fl_privquant._array_types import Floats
 from fl_privquant.distributions.input_density import Density
 from fl_privquant.distributions.output_distribution import OutputDistribution, error_costs
 from fl_privquant.optimize.linear_program import LinearProgram, Method
-from fl_privquant.optimize.optm.bin_selection import Interval, intervals, pair_distribution
+from fl_privquant.optimize.optm.bin_selection import Interval, Selections
 from fl_privquant.optimize.optm.free import is_symmetric, require_reach
 
 
@@ -28,7 +28,8 @@ def design_paired(
     """The least error among joint selections of two bins; for parameters see ``design_free``."""
     require_reach(values, epsilon)
     levels = values.size
-    pieces = intervals(values)
+    selections = Selections(values)
+    pieces = selections.pieces
     symmetric = is_symmetric(values, density)
     at_start, at_end = error_costs(
         values,
@@ -59,9 +60,7 @@ def design_paired(
     solution = np.maximum(program.solve(method).x, 0.0)
 
     joints = [solution[own] for own in numbers]
-    return pair_distribution(
-        values, [(piece, joint / joint.sum()) for piece, joint in zip(pieces, joints, strict=True)]
-    )
+    return selections.pair_distribution([joint / joint.sum() for joint in joints])
 
 
 def _pair_numbers(

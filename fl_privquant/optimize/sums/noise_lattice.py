@@ -129,7 +129,7 @@ def certify_lattice(kind: type[IntegerNoise], target: RunRequirements, lattice: 
     l2 = math.sqrt(target.dimension) / lattice.spread
 
     def cost(integer: NoisyInteger) -> float:
-        update = NoisyUpdate(integer, l2, target.dimension, target.num_honest)
+        update = NoisyUpdate(integer, 2.0 * l2, target.dimension, target.num_honest)
         certified = (shifted_noise_loss(update), real_shift_loss(update))
         return min(
             compose_epsilon([Part(bound.loss, target.composed_rounds)], target.delta).epsilon

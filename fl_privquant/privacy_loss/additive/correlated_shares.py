@@ -19,12 +19,21 @@ the noise of those clients of whom the adversary knows none:
 * *Corrupt receivers* learn the seeds that they are handed, and corrupt senders know their own. A round's z
   counts for the survivors that are honest and whose receiver is honest: h - (corrupt clients of the next
   round) at least, where h is the number of honest survivors.
-* *Lost receivers* take nothing off. If honest, they keep what they received to themselves and delete it, so
-  that the z of their sender counts, with a cut link. The cost holds whatever links are cut.
+* *Lost receivers* take nothing off, and what they received is deleted. Left alone, the noise of a tenth of
+  the clients would stay in the model, more than all noise that is taken off leaves. So when the sum of the
+  next round is open, their senders tell the server their seeds, at most as many as clients may be lost, and
+  the server takes that noise off whole. It no longer counts. Where the sender is gone as well, or the round
+  was not opened, its z counts, with a cut link. The cost holds whatever links are cut.
 * *Lost senders* are not in their sum. Nothing of theirs is taken off in the next round (the server says who
   survived), and their seeds are for noise that nobody added.
 * W counts for all h honest survivors. Its variance is in units of that of Z, and as the server may choose
   whose seeds it routes to whom, only numbers of clients are used: any h' of the z of a round may count.
+
+*Seeds that are told later*, when sums are known, tell no more than if they had been told before. All z of a
+round that nobody knows are in its sum with the same weight. So given all sums until then, they are
+exchangeable, whatever the inputs are, and those that are told have the joint distribution of any others, as
+many, that were fixed in advance. Who is lost may therefore depend on all releases. It must not depend on the
+z that nobody but the sender and an honest receiver knows, and does not: both are lost without regard to it.
 
 A server that lies about survivors, or routes a seed twice, makes noise of one round be taken off twice or
 left in, which changes beta for single links: this is not covered. Nor are rounds with fewer honest survivors
@@ -65,7 +74,7 @@ class CorrelatedShares:
     num_honest: int
     """Honest survivors of each round."""
     num_exposed: int
-    """Those of them whose seed is handed to a corrupt client, at most."""
+    """Those of them whose seed is handed to a corrupt client or told to the server, at most."""
     deviation: float
     """Standard deviation s of handed noise that proofs count on, in spacings."""
     private_deviation: float

@@ -40,7 +40,7 @@ from fl_privquant.sampling.integer_noise import DiscreteGaussian, IntegerNoise, 
 from fl_privquant.statement import Relation
 
 # Probabilities below this, which is 2^-70, count as lost mass.
-_LEAST = 8e-22
+_MIN_PROBABILITY = 8e-22
 # Relative error of a probability that is the exponential of a number up to 100, and of rounding in tables.
 _EXPONENTIAL = 1e-13
 # Accuracy of scipy's scaled Bessel function, checked against exact tables to 3e-12.
@@ -118,9 +118,9 @@ def noise_sum(noise: IntegerNoise, count: int) -> IntegerDistribution:
     return replace(ideal, lost=ideal.lost + count * noise.total_variation)
 
 
-def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> IntegerDistribution:
+def ideal_sum(noise: IntegerNoise, count: int, least: float = _MIN_PROBABILITY) -> IntegerDistribution:
     """The sum of ideal noises, which tables approximate, with probabilities down to ``least``."""
-    if isinstance(noise, Skellam) and (count > 1 or least < _LEAST):
+    if isinstance(noise, Skellam) and (count > 1 or least < _MIN_PROBABILITY):
         variance = count * float(noise.variance)
         return _two_sided(lambda k: np.asarray(ive(k, variance), dtype=np.float64), variance, _BESSEL, least)
     if count > 1 and isinstance(noise, DiscreteGaussian) and sum_gap(noise, count) <= _NEGLIGIBLE_GAP:
@@ -131,7 +131,7 @@ def ideal_sum(noise: IntegerNoise, count: int, least: float = _LEAST) -> Integer
     if count == 1:
         return single
     # The error of an FFT exceeds very small probabilities, so direct convolutions are used for these.
-    return power(single, count) if least >= _LEAST else power(single, count, _DIRECT, 1e-3 * least)
+    return power(single, count) if least >= _MIN_PROBABILITY else power(single, count, _DIRECT, 1e-3 * least)
 
 
 def sum_gap(noise: DiscreteGaussian, count: int) -> float:

@@ -30,10 +30,9 @@ distribution, which is added to s.
 
 So a shift by k costs no more than N(0, 1) against N(a k, 1), except for a probability that
 :func:`~fl_privquant.privacy_loss.additive.normal_pairs.spare_for` keeps small. Given the shifts k_i of all
-coordinates, an
-update costs N(0, 1) against N(a K, 1), K^2 = sum of k_i^2. The length K exceeds each of a few bounds with a
-small probability only, so the loss is covered by a mixture of the losses at these bounds. By Chernoff, for
-every rate r,
+coordinates, an update costs N(0, 1) against N(a K, 1), K^2 = sum of k_i^2. The length K exceeds each of a
+few bounds with a small probability only, so the loss is covered by a mixture of the losses at these bounds.
+By Chernoff, for every rate r,
 
     log Pr[K^2 >= B] <= (largest value of the sum of log E exp(r k_i^2)) - r B,
 
@@ -43,29 +42,27 @@ far end of each cell.
 
 **Rounding not told.** Let an input be the real number x, in lattice steps. It is rounded to one of its two
 neighbors with mean x, so that the sum of the input and all noise is t or more with probability G(t - x),
-where G interpolates F linearly between whole numbers. (Tell the adversary the integers of the other clients.)
-Distributions of different x have monotone likelihood ratios: those of the rounded inputs have, and adding
-log-concave noise preserves this (composition of totally positive kernels). So the best tests are half-lines,
-and for
-*every real* shift D all tests have
+where G interpolates F linearly between whole numbers. (Tell the adversary the integers of the other
+clients.) Distributions of different x have monotone likelihood ratios: those of the rounded inputs have, and
+adding log-concave noise preserves this (composition of totally positive kernels). So the best tests are
+half-lines, and for *every real* shift D all tests have
 
     power - s <= H_(b D)(level + s),
 
 where b is the largest slope of -Phi^-1(G) between 1 - t0 and t0, by the argument of
 :mod:`fl_privquant.privacy_loss.additive.rounding_noise`. From j to j + 1 the slope of G is the probability
-p_j of j, and
-phi(Phi^-1(G)) is a concave function of G, so that it is least at an end. Hence b is the largest value of
+p_j of j, and phi(Phi^-1(G)) is a concave function of G, so that it is least at an end. Hence b is the
+largest value of
 
     p_j / min(phi(Phi^-1(F(j))), phi(Phi^-1(F(j + 1)))).
 
 An update at distance D then costs no more than N(0, 1) against N(b D, 1): rounding adds nothing to the
 distance. This is the argument of rounded shares (:mod:`fl_privquant.privacy_loss.additive.rounded_gaussian`)
-as far as it holds
-here. There, noise is added before rounding, and rounding errors hide the sum, too. Here they cannot count as
-noise: if all other inputs are whole numbers, nothing else is rounded at random. And b exceeds the inverse of
-the noise's deviation by a factor of about exp(z / (2 deviation)) at the end of the range, z deviations out.
-So a coarse lattice, on which the noise of the sum has a deviation of 20 steps, costs more than 20 %; with 200
-steps it costs 2 %.
+as far as it holds here. There, noise is added before rounding, and rounding errors hide the sum, too. Here
+they cannot count as noise: if all other inputs are whole numbers, nothing else is rounded at random. And b
+exceeds the inverse of the noise's deviation by a factor of about exp(z / (2 deviation)) at the end of the
+range, z deviations out. So a coarse lattice, on which the noise of the sum has a deviation of 20 steps,
+costs more than 20 %; with 200 steps it costs 2 %.
 
 **Theorems.** Given k the noise has a Rényi divergence of order a of at most A k^2 + B |k|. So by joint
 convexity of exp((a - 1) D_a) and independence of coordinates
@@ -103,7 +100,6 @@ from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, Pr
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
 from fl_privquant.privacy_loss.update_bounds import NormBound
 from fl_privquant.sampling.integer_noise import DiscreteGaussian, IntegerNoise, Skellam
-from fl_privquant.statement import Relation
 
 # The exponential of a larger number overflows.
 _FAR = 700.0
@@ -129,20 +125,17 @@ class NoisyUpdate:
     """An update of bounded L2 norm whose coordinates are rounded to integers and get noise."""
 
     integer: NoisyInteger
-    l2: float
-    """Largest L2 norm of an update, in units of the clip."""
+    distance: float
+    """The L2 distance of two neighboring updates at most, in units of the clip."""
     dimension: int
     num_honest: int
     """Honest clients in the sum; 1 in the local view."""
-    relation: Relation = Relation.REPLACE_ONE
 
     @property
     def squared(self) -> float:
         """Largest squared distance of two updates before they are rounded, in lattice steps."""
         step = 2.0 / self.integer.max_shift
-        return (
-            UpdateBound(self.relation.distance * self.l2 * NORM_ROUNDING, self.dimension).widened / step
-        ) ** 2
+        return (UpdateBound(self.distance * NORM_ROUNDING, self.dimension).widened / step) ** 2
 
     @property
     def grid(self) -> _Grid:

@@ -39,7 +39,7 @@ from scipy.special import ndtr
 INVERSE_ERROR = 1e-13
 """Largest error of the difference of two values of scipy's inverse normal distribution, each below 40."""
 
-# Share of the given rate that is used; the rest is room for rounding.
+# Fraction of the given rate that is used; the rest is room for rounding.
 _CLOSE = 0.999
 # Logarithm of the smallest slack that is tried.
 _SMALLEST = -600.0

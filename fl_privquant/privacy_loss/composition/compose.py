@@ -95,10 +95,12 @@ class Composition(StrEnum):
 
 
 class UpdateNorm(StrEnum):
-    """The norm of a whole update that a loss depends on."""
+    """The norm of a whole update that is clipped, or that a loss depends on."""
 
     L1 = "l1"
     L2 = "l2"
+    LINF = "linf"
+    """The largest coordinate."""
 
 
 @dataclass(frozen=True, eq=False)

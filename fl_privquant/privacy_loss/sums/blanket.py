@@ -17,10 +17,10 @@ number: here by the floor of one of sixteen buckets, and below the lowest floor 
 mixture of curves. So the pair for (K, sum) is a list of atoms, those of each K with weight Pr(K).
 
 **All pairs of rows.** For each pair the atoms are gathered in narrow cells of the loss. At each edge e^edge
-the largest curve of all pairs is taken. The points where it is reached are corners of the hull of all
-curves (see :mod:`fl_privquant.privacy_loss.tables.dominating_pair`). Their differences are atoms whose
-ratios lie in one cell,
-and each atom is split between the edges of its cell. The result is a pair that dominates all pairs of rows.
+the largest curve of all pairs is taken. The points where it is reached are corners of the hull of all curves
+(see :mod:`fl_privquant.privacy_loss.tables.dominating_pair`). Their differences are atoms whose ratios lie
+in one cell, and each atom is split between the edges of its cell. The result is a pair that dominates all
+pairs of rows.
 
 **Zero-out.** The argument is the same with 0 for x', whose row is a mixture of few rows
 (:func:`~fl_privquant.privacy_loss.tables.dominating_pair.rows_of_zero`). Only pairs with one of these are

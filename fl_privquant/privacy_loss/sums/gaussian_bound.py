@@ -120,8 +120,9 @@ _COVERED = 1e-17
 _WIDEST = 2.0 + 2.0**-29
 # How far knots may lie outside [-1, 1]: the sampler rounds an input by a share of its piece's length.
 _OUTSIDE = 1e-6
-_BUCKETS = 64
-_STRIKES = 1600
+# How many numbers K of blanket draws are distinguished, and at how many strikes w the sum and a normal pair
+# are compared. More of either give a tighter certificate, and take longer.
+_BUCKETS, _STRIKES = 64, 1600
 _TOLERANCE = 1e-5
 # The largest strike, in standard deviations of the score g*Q / z*Q. Beyond it lies less than is charged.
 _REACH = 9.5
@@ -237,15 +238,11 @@ class UpdateBound:
         return _CHARGED + self.dimension * _COVERED
 
 
-def certify_sum(
-    table: CertifiedTable, num_honest: int, buckets: int = _BUCKETS, num_strikes: int = _STRIKES
-) -> SumCertificate | None:
+def certify_sum(table: CertifiedTable, num_honest: int) -> SumCertificate | None:
     """The certificate of a table in the sum of ``num_honest`` honest clients.
 
     None where there is none: the distribution jumps, nobody else is in the sum, or the distribution has so
-    many pieces, or so fine a lattice, that it would take too long. ``buckets`` is how many numbers K of
-    blanket draws are distinguished, and ``num_strikes`` at how many strikes w the sum and a normal pair are
-    compared. More of either give a tighter certificate, and take longer.
+    many pieces, or so fine a lattice, that it would take too long.
     """
     distribution = table.distribution
     if (
@@ -263,7 +260,7 @@ def certify_sum(
     if affordable < _MIN_BUCKETS:
         return None
     blanket = IntegerDistribution.of(codes, low / share)
-    parts, uncovered = binomial_sums(blanket, num_honest - 1, share, min(buckets, affordable))
+    parts, uncovered = binomial_sums(blanket, num_honest - 1, share, min(_BUCKETS, affordable))
     if uncovered > _COVERED:
         return None
     sums = tuple(parts)
@@ -272,7 +269,7 @@ def certify_sum(
         for block in pairs.blocks()
     )
     information *= 1.0 + _SUM_UNITS
-    strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), num_strikes + 1)
+    strikes = np.linspace(0.0, min(_REACH * math.sqrt(information), _LARGEST_STRIKE), _STRIKES + 1)
     worst = np.max([block.excess(sums, strikes) for block in pairs.blocks()], axis=0)
     return SumCertificate(num_honest, information, strikes, worst * (1.0 + _SUM_UNITS), pairs, sums)
 

@@ -1,11 +1,10 @@
 """The aggregate view of a table on a fine lattice: bounded by the histogram of the codes, not by their sum.
 
 The blanket argument (:mod:`fl_privquant.privacy_loss.sums.blanket`) convolves codes. If these lie on a fine
-lattice, such
-as 0, 613, 3482, 4095, the sum of a thousand codes has some million values. Give the adversary more
-than the sum: *how often* each output occurs among the K blanket draws and the protected client's code. The
-sum is a function of that histogram, so what the histogram reveals bounds what the sum reveals, and this bound
-does not depend on the codes.
+lattice, such as 0, 613, 3482, 4095, the sum of a thousand codes has some million values. Give the adversary
+more than the sum: *how often* each output occurs among the K blanket draws and the protected client's code.
+The sum is a function of that histogram, so what the histogram reveals bounds what the sum reveals, and this
+bound does not depend on the codes.
 
 **The curve as a sum of independent variables.** With b the blanket, the histogram n of N = K + 1 codes, one
 of them from row P, has probability Multinomial_N,b(n) * sum of P_i n_i / (N b_i). So the hockey-stick curve

@@ -2,8 +2,8 @@
 
 Every key is derived for one purpose in one round. HKDF's salt is a digest of what the clients were told so
 far (:mod:`fl_privquant.secagg.signed.transcript`): the invitation, for a pair secret also the graph, for a
-mask also
-the members and the request. Clients that were told different things derive different keys. HKDF's info is
+mask also the members and the request. Clients that were told different things derive different keys. HKDF's
+info is
 
     ``fl_privquant secagg v3`` 00 purpose 00 part part ...
 
@@ -32,7 +32,14 @@ import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
-from nacl.bindings import crypto_scalarmult, crypto_scalarmult_base, crypto_sign, crypto_sign_open
+from nacl.bindings import (
+    crypto_scalarmult,
+    crypto_scalarmult_base,
+    crypto_sign,
+    crypto_sign_ed25519_pk_to_curve25519,
+    crypto_sign_ed25519_sk_to_curve25519,
+    crypto_sign_open,
+)
 from nacl.exceptions import CryptoError
 
 from fl_privquant.errors import SecureAggregationError
@@ -68,20 +75,9 @@ SEED_COMMITMENT: Final = b"self mask commitment"
 WRAPPING_COMMITMENT: Final = b"wrapping commitment"
 
 _DOMAIN: Final = b"fl_privquant secagg v3"
-_PRIME: Final = 2**255 - 19
-_LOW_BITS: Final = (1 << 255) - 1
 _SHA256: Final = hashes.SHA256()
-# The coordinates u of the points of order 8 on the curve of X25519 (RFC 7748).
-_ORDER_8: Final = (
-    0x00B8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0,
-    0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,
-)
-# All points whose order divides 8, on the curve and on its twist: with them every agreed secret is 0.
-_SMALL_ORDER: Final = frozenset((0, 1, _PRIME - 1, *_ORDER_8))
-# The same as coordinates y of Ed25519, and the neutral point (y = 1).
-_SMALL_ORDER_Y: Final = frozenset(
-    (1, *((u - 1) * pow(u + 1, -1, _PRIME) % _PRIME for u in _SMALL_ORDER if u != _PRIME - 1))
-)
+# Any private key will do to find out whether a public key gives a secret.
+_ANY_PRIVATE: Final = bytes(KEY_BYTES)
 
 
 def public_keys_of(identity: Identity) -> tuple[bytes, ...]:
@@ -144,45 +140,25 @@ def derive_identity_pair_keys(own: Ed25519PrivateKey, peers: Collection[bytes]) 
 
     Nobody else can derive it. Ed25519 keys are points of the curve of X25519 in other coordinates (RFC 7748).
     """
-    private = hashlib.sha512(own.private_bytes_raw()).digest()[:KEY_BYTES]
     own_public, pairs = own.public_key().public_bytes_raw(), {}
-    for peer, public in zip(peers, to_x25519_public_keys([*peers]), strict=True):
-        secret = _exchange(private, public)
+    private = crypto_sign_ed25519_sk_to_curve25519(own.private_bytes_raw() + own_public)
+    for peer in peers:
+        public = _to_x25519(peer)
+        secret = None if public is None else _exchange(private, public)
         if secret is None:
             raise SecureAggregationError(f"identity {peer.hex()}: no usable Ed25519 key")
         pairs[peer] = derive(secret, b"", IDENTITY_PAIR, *sorted((own_public, peer)))
     return pairs
 
 
-def to_x25519_public_keys(identities: Sequence[bytes]) -> list[bytes]:
-    """The X25519 public keys of Ed25519 public keys: u = (1 + y) / (1 - y), and 0 for the neutral point.
-
-    All inverses are computed from the inverse of the product of all (Montgomery's trick), because one
-    inverse takes as long as 30 products.
-    """
-    ys = [int.from_bytes(identity, "little") & _LOW_BITS for identity in identities]
-    divisors = [(1 - y) % _PRIME or 1 for y in ys]
-    products = [1]
-    for divisor in divisors:
-        products.append(products[-1] * divisor % _PRIME)
-    inverse = pow(products.pop(), -1, _PRIME)
-    exchangeable = []
-    while divisors:
-        y, divisor, before = ys.pop(), divisors.pop(), products.pop()
-        u = 0 if y % _PRIME == 1 else (1 + y) * inverse * before % _PRIME
-        exchangeable.append(u.to_bytes(KEY_BYTES, "little"))
-        inverse = inverse * divisor % _PRIME
-    return exchangeable[::-1]
-
-
 def is_usable(public: bytes) -> bool:
     """Whether a key can be agreed on with the owner of this X25519 public key: not one of small order."""
-    return len(public) == KEY_BYTES and _decode_coordinate(public) not in _SMALL_ORDER
+    return len(public) == KEY_BYTES and _exchange(_ANY_PRIVATE, public) is not None
 
 
 def is_usable_identity(identity: bytes) -> bool:
     """Whether :func:`derive_identity_pair_keys` can agree on a key with this Ed25519 public key."""
-    return len(identity) == KEY_BYTES and _decode_coordinate(identity) not in _SMALL_ORDER_Y
+    return len(identity) == KEY_BYTES and _to_x25519(identity) is not None
 
 
 def digest(*parts: bytes) -> bytes:
@@ -243,9 +219,13 @@ def _check_size(key: bytes | bytearray) -> None:
         raise SecureAggregationError(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
 
 
-def _decode_coordinate(point: bytes) -> int:
-    """The coordinate by which a point is written, without the highest bit, which is not part of it."""
-    return (int.from_bytes(point, "little") & _LOW_BITS) % _PRIME
+def _to_x25519(identity: bytes) -> bytes | None:
+    """The X25519 public key of an Ed25519 one (RFC 7748), or None if this is no point of prime order."""
+    _check_size(identity)
+    try:
+        return crypto_sign_ed25519_pk_to_curve25519(identity)
+    except CryptoError:
+        return None
 
 
 def _signed_digest(told: bytes, body: bytes | memoryview) -> bytes:

@@ -123,7 +123,7 @@ def add_corrections(shares: bytes, corrections: bytes) -> bytes:
 def combine(points: Sequence[int], shares: NDArray[np.uint8]) -> bytearray:
     """The secret of which ``shares`` (threshold rows or more of :func:`complete_shares`) lie at ``points``.
 
-    Wrong shares give a wrong secret: the caller needs a way to recognise the right one. All rows
+    Wrong shares give a wrong secret: the caller needs a way to recognize the right one. All rows
     take part, so that a single wrong one never goes unnoticed.
     Raises InvalidUpdateError where the result is no secret at all.
     """
@@ -158,7 +158,7 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
 
     A share is wrong if it is off the polynomials of degree threshold - 1 on which the others lie. With more
     wrong shares than that the answer is None, or names points whose removal leaves a secret that nobody
-    shared: the caller needs a way to recognise the right one. Each wrong share is overlooked with odds of
+    shared: the caller needs a way to recognize the right one. Each wrong share is overlooked with odds of
     2^-31, over a random combination of the limbs that is drawn here.
 
     >>> given = np.zeros((2, 20), dtype=np.uint8)

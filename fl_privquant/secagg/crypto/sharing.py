@@ -1,12 +1,12 @@
 """How the seeds of a client are shared without sending a share: holders derive it, the server corrects it.
 
 A client (the *dealer*) shares two seeds among its *holders*, who are its neighbors and itself: holder number
-i, by increasing ids, has the shares at the point i. Every holder derives its shares from the pair secret that
-it has in common with the dealer. Any threshold - 1 shares of a polynomial may be chosen freely, so those of
-the first threshold - 1 holders are right as they are. The polynomial then gives the shares of the others
-(:func:`~fl_privquant.secagg.crypto.shamir.complete_shares`), and the dealer tells the server what their
-derived ones are
-off by: *corrections*, in the field. When a holder reveals a share, the server adds its correction.
+i, by increasing ids, has the shares at the point i. Every holder derives its shares from the pair secret
+that it has in common with the dealer. Any threshold - 1 shares of a polynomial may be chosen freely, so
+those of the first threshold - 1 holders are right as they are. The polynomial then gives the shares of the
+others (:func:`~fl_privquant.secagg.crypto.shamir.complete_shares`), and the dealer tells the server what
+their derived ones are off by: *corrections*, in the field. When a holder reveals a share, the server adds
+its correction.
 
 A correction is the difference between the right share and the derived one, and reveals nothing without the
 derived share: without the pair secret, derived shares cannot be distinguished from uniform ones, and so
@@ -91,7 +91,7 @@ def deal(
 
 
 def commit_to_seed(seed: bytes | bytearray, round_digest: bytes, purpose: bytes, owner: bytes) -> bytes:
-    """(16 bytes) the commitment to a seed by which the server recognises it when it is opened."""
+    """(16 bytes) the commitment to a seed by which the server recognizes it when it is opened."""
     return keys.derive(seed, round_digest, purpose, owner)[: keys.SEED_BYTES]
 
 

@@ -114,6 +114,12 @@ from fl_privquant.cohort import count_clients, count_corrupt_and_dropped
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.secagg._wire import FLAG, UINT32
 
+MAX_SECURITY_FAILURE: Final = 2.0**-40
+"""The largest odds that a round is not secure."""
+
+MAX_CORRECTNESS_FAILURE: Final = 2.0**-20
+"""The largest odds that a round in which no more are lost than assumed gives no sum."""
+
 MAX_CLIENTS: Final = 1 << 20
 """Most clients of a round for which parameters are chosen."""
 
@@ -195,8 +201,6 @@ def choose_parameters(
     *,
     corrupt_fraction: float = 0.1,
     dropout_fraction: float = 0.1,
-    max_security_failure: float = 2.0**-40,
-    max_correctness_failure: float = 2.0**-20,
     server_may_lie: bool = False,
     signed: bool = False,
 ) -> GraphParameters:
@@ -221,17 +225,15 @@ def choose_parameters(
     GraphParameters(num_clients=1000, num_neighbors=202, threshold=136, spread=False)
     """
     _validation.check_integer("num_clients", num_clients, 2, MAX_CLIENTS)
-    _validation.check_in_interval("max_security_failure", max_security_failure, "(0, 1)")
-    _validation.check_in_interval("max_correctness_failure", max_correctness_failure, "(0, 1)")
     corrupt, lost = count_corrupt_and_dropped(num_clients, corrupt_fraction, dropout_fraction)
     if corrupt + lost <= num_clients - 2:
         for k in [*range(MIN_NEIGHBORS, num_clients - 1, 2), num_clients - 1]:
             spread = signed and needs_cycles(num_clients, k, corrupt + lost)
             thresholds = np.arange((k + 1) // 2 + 1, k + 2)
             correct = _correctness_failures(num_clients, k, thresholds, lost, spread)
-            good = thresholds[correct <= max_correctness_failure / (2 if signed else 1)]
+            good = thresholds[correct <= MAX_CORRECTNESS_FAILURE / (2 if signed else 1)]
             cohort = _Cohort(num_clients, k, corrupt, lost, spread)
-            good = good[_security_failures(cohort, good, server_may_lie, signed) <= max_security_failure]
+            good = good[_security_failures(cohort, good, server_may_lie, signed) <= MAX_SECURITY_FAILURE]
             if good.size:
                 return GraphParameters(num_clients, k, int(good[0]), spread)
     raise InvalidSpecError(

@@ -8,14 +8,12 @@ on once a quorum of q witnesses signed the list that it was shown, with all that
 - *There is one list.* Two quorums among m witnesses share at least 2 q - m of them. If at most X witnesses
   are corrupt and 2 q - m > X, the quorums share an honest witness, which signs only one list. The witnesses
   are a uniform set of m clients, of which HG(n, C, m) are corrupt: q is the smallest number for which
-  P[HG(n, C, m) >= 2 q - m] is at most half of ``max_security_failure``, after all the graphs that a server
-  may try. In small rounds X = C. This holds for any m that the server chooses; m must only be the same for
-  all, and is therefore part of the graph's digest. Clients that assume different numbers of corrupt clients
-  demand different quorums q1 and q2, which share at least q1 + q2 - m > X witnesses if neither assumes too
-  few.
+  P[HG(n, C, m) >= 2 q - m] is at most 2^-41, after all the graphs that a server may try. In small rounds X =
+  C. This holds for any m that the server chooses; m must only be the same for all, and is therefore part of
+  the graph's digest. Clients that assume different numbers of corrupt clients demand different quorums q1
+  and q2, which share at least q1 + q2 - m > X witnesses if neither assumes too few.
 - *The round ends well.* m is the smallest number for which more than m - q witnesses are lost with at most
-  half of the odds ``max_correctness_failure``. In small rounds m = C + 2 D + 1: all D lost clients may be
-  witnesses.
+  2^-21. In small rounds m = C + 2 D + 1: all D lost clients may be witnesses.
 
 Clients that were shown different lists of *all clients* have nothing in common that could be opened: masks of
 one graph do not cancel with those of another.
@@ -23,17 +21,20 @@ one graph do not cancel with those of another.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
-from fl_privquant.secagg.graph.parameters import GRINDING_TRIES, ROUNDING, hypergeometric_tail
+from fl_privquant.secagg.graph.parameters import (
+    GRINDING_TRIES,
+    MAX_SECURITY_FAILURE,
+    ROUNDING,
+    hypergeometric_tail,
+)
 
-
-def witness_failure(max_security_failure: float) -> float:
-    """The part of the odds of a failure that is left to the witnesses; 0 where any graph is accepted."""
-    return 0.0 if math.isinf(max_security_failure) else max_security_failure / 2
+WITNESS_FAILURE: Final = MAX_SECURITY_FAILURE / 2
+"""The part of the odds of a failure that is left to the witnesses."""
 
 
 @lru_cache(maxsize=1024)

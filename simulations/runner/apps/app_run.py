@@ -15,9 +15,8 @@ import math
 import random
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -25,6 +24,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid, ServerApp
 
+from fl_privquant.codec.array_layout import Layout
 from fl_privquant.errors import MISSING, BudgetExhaustedError, InvalidSpecError, PrivQuantError, one_line
 from fl_privquant.flower import PrivQuantMod, StoppedResult
 from fl_privquant.flower._messages.arrays import read_arrays, records_of
@@ -112,7 +112,8 @@ def _call_app(app: ClientApp, message: Message, context: Context) -> Message:
         state=context.state,
         run_config=dict(config.app_config),
     )
-    received = _shapes(message)
+    records = records_of(message.content, ArrayRecord) if isinstance(request, ConfigRecord) else ()
+    received = {name: Layout.of(read_arrays(record)) for name, record in records}
     try:
         # With several threads, clients share the global generators, which are then not seeded for each.
         alone = config.engine.name != "inline" or config.engine.threads == 1
@@ -131,14 +132,14 @@ def _call_app(app: ClientApp, message: Message, context: Context) -> Message:
 
 
 def _keep_trained(
-    config: RunConfig, number: int, client: int, received: dict[str, Any], reply: Message
+    config: RunConfig, number: int, client: int, received: Mapping[str, Layout], reply: Message
 ) -> None:
-    """Leave what a client trained in the probe; raises InvalidSpecError if it cannot be encoded."""
+    """Leave what a client trained in the probe; raises PrivQuantError if it cannot be encoded."""
     if reply.has_error():
         raise InvalidSpecError(
             "app", MISSING, f"its client replied with error {reply.error.code}: {reply.error.reason}"
         )
-    replied = _shapes(reply)
+    replied = dict(records_of(reply.content, ArrayRecord))
     if list(replied) != list(received):
         raise InvalidSpecError(
             "app",
@@ -146,28 +147,10 @@ def _keep_trained(
             f"its reply has arrays in records {list(replied)}, but the model came in {list(received)}",
             "a private reply must use the records of the message",
         )
-    for record, shapes in received.items():
-        for name in {**shapes, **replied[record]}:
-            before, after = shapes.get(name), replied[record].get(name)
-            if before != after:
-                raise InvalidSpecError(
-                    "app",
-                    MISSING,
-                    f"its reply has {name!r} of shape {after or 'none'}, but the model has "
-                    f"{before or 'none'}",
-                )
-    (arrays,) = (record for _, record in records_of(reply.content, ArrayRecord))
-    get_probe(config).store(
-        number, client, {name: np.array(array) for name, array in read_arrays(arrays).items()}
-    )
-
-
-def _shapes(message: Message) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shapes of all arrays in a message, by record and name."""
-    return {
-        record: {name: tuple(array.shape) for name, array in arrays.items()}
-        for record, arrays in records_of(message.content, ArrayRecord)
-    }
+    ((name, layout),) = received.items()
+    trained = {key: np.array(array) for key, array in read_arrays(replied[name]).items()}
+    layout.check(trained)
+    get_probe(config).store(number, client, trained)
 
 
 @contextlib.contextmanager

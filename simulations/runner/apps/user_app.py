@@ -1,27 +1,26 @@
 """A Flower app of a user: it is found by its folder, imported, and refused where it cannot work.
 
 An app is a folder with a ``pyproject.toml`` that has ``[tool.flwr.app.components]``, as ``flwr run`` takes
-it. Several apps in one process may have modules of the same names: the modules of an app are in
-``sys.modules`` while the app is the *active* one, and are taken out when another one becomes active.
+it. Apps may have modules of the same names, so each run of an app is a process of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import os
+import multiprocessing
 import sys
-import threading
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fl_privquant._validation import suggest_nearest
-from fl_privquant.errors import MISSING, InvalidSpecError, one_line
+from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError, one_line
 
 if TYPE_CHECKING:
     # Importing Flower takes a second, which reading a configuration need not.
@@ -32,12 +31,12 @@ ROUND_KEYS = ("num-server-rounds", "num-rounds")
 """Keys under which apps have their number of rounds."""
 
 _MAX_CHARACTERS = 300
-_NEEDED = {"__main__", "fl_privquant", "flwr", "simulations"}
 # Folders of installed packages: users may have their environment in the folder of their app.
 _INSTALLED = {"site-packages", "dist-packages"}
 _LEGACY = "is of Flower's legacy API ({kind}), whose messages hold no arrays of a model; port it to {instead}"
 
 _App = TypeVar("_App")
+_Result = TypeVar("_Result")
 
 
 @dataclass(eq=False)
@@ -63,11 +62,6 @@ class UserApp:
     digest: str
     components: Mapping[str, str]
     config: Mapping[str, Any]
-    _modules: dict[str, ModuleType] = field(default_factory=dict)
-    _shadowed: dict[str, ModuleType] = field(default_factory=dict)
-
-    _active: ClassVar[UserApp | None] = None
-    _lock: ClassVar[threading.RLock] = threading.RLock()
 
     def server(self) -> ServerApp:
         """The server app; raises InvalidSpecError if it cannot be imported, or is of the legacy API."""
@@ -96,7 +90,8 @@ class UserApp:
         return app
 
     def _component(self, part: str, kind: type[_App]) -> _App:
-        self.activate()
+        if str(self.folder) not in sys.path:
+            sys.path.insert(0, str(self.folder))
         path = self.components[part]
         module_name, _, attribute = path.partition(":")
         try:
@@ -112,62 +107,44 @@ class UserApp:
             )
         return component
 
-    def activate(self) -> None:
-        """Put the app's modules into ``sys.modules``, and take out those of the app that was active."""
-        with UserApp._lock:
-            if UserApp._active is self:
-                return
-            UserApp.deactivate()
-            sys.path.insert(0, str(self.folder))
-            importlib.invalidate_caches()
-            own = self._own_names()
-            for name in [name for name in sys.modules if name.partition(".")[0] in own]:
-                if not self._owns(sys.modules[name]):
-                    self._shadowed[name] = sys.modules.pop(name)
-            sys.modules.update(self._modules)
-            UserApp._active = self
 
-    @classmethod
-    def active(cls) -> UserApp | None:
-        """The app whose modules are in ``sys.modules``."""
-        return cls._active
+def call_in_own_process(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """What a function returns in a process of its own, in which it may import the modules of an app.
 
-    @classmethod
-    def deactivate(cls) -> None:
-        """Take the modules of the active app out, and restore those that they had replaced."""
-        with cls._lock:
-            app, cls._active = cls._active, None
-            if app is None:
-                return
-            app._modules = {name: module for name, module in sys.modules.items() if app._owns(module)}
-            for name in app._modules:
-                del sys.modules[name]
-            sys.modules.update(app._shadowed)
-            app._shadowed = {}
-            if str(app.folder) in sys.path:
-                sys.path.remove(str(app.folder))
+    Raises
+    ------
+    InvalidSpecError
+        The process was killed.
+    """
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.Process(target=_send_result, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        result, error = receiver.recv()
+    except EOFError:
+        raise InvalidSpecError("app", MISSING, "the process that ran it was killed") from None
+    except BaseException:
+        # After Ctrl-C nobody waits for the result.
+        process.terminate()
+        raise
+    finally:
+        process.join()
+    if error is not None:
+        raise error
+    return cast(_Result, result)
 
-    def _own_names(self) -> set[str]:
-        """Names of the modules and packages in its folder; not those that the run itself needs."""
-        names = {path.stem for path in self.folder.glob("*.py")}
-        names |= {path.parent.name for path in self.folder.glob("*/__init__.py")}
-        return names - _NEEDED
 
-    def _owns(self, module: ModuleType) -> bool:
-        """Whether a module is the app's own: in its folder, and not in an environment that lies there."""
-        if getattr(module, "__name__", "").partition(".")[0] in _NEEDED:
-            return False
-        file = getattr(module, "__file__", None)
-        places = [file] if file else list(getattr(module, "__path__", ()))
-        # Only few of thousands of modules are worth a path, which takes longer than the comparison of texts.
-        root = str(self.folder)
-        paths = [
-            Path(place)
-            for place in places
-            if isinstance(place, str) and os.path.normpath(place).startswith(root)
-        ]
-        inside = [path.relative_to(self.folder).parts for path in paths if path.is_relative_to(self.folder)]
-        return any(not _INSTALLED & set(parts) and not _is_hidden(parts) for parts in inside)
+def _send_result(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Send what a function returns or raises to the process that waits for it."""
+    try:
+        sender.send((function(*arguments), None))
+    except KeyboardInterrupt:
+        sys.exit(1)
+    except Exception as error:
+        if not isinstance(error, PrivQuantError):
+            traceback.print_exc()
+        sender.send((None, error))
 
 
 def user_app(path: str) -> UserApp:

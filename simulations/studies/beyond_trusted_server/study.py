@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,123 +14,149 @@ import pandas as pd
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum
+from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.mechanisms.handed_noise import NoiseSeeds
 from fl_privquant.plotting import import_pyplot
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
-from simulations.studies._pages import Compute, ReadTable, Tables, compute_rows, one_row, zero_out_epsilon
+from simulations.studies._pages import (
+    Compute,
+    ReadTable,
+    Tables,
+    compute_once,
+    compute_rows,
+    one_row,
+    zero_out_epsilon,
+)
 from simulations.studies.beyond_trusted_server.training import (
     APART,
+    ARMS,
     CLIENTS,
     COHORT,
     DECAY,
     DELTA,
     ROUNDS,
+    Arm,
     Setting,
     run_training,
 )
 
-ACCURACY, ERRORS = "correlated-accuracy", "correlated-errors"
-EPSILONS = (1.0, 4.0)
-CLIPS = (0.025, 0.05, 0.1, 0.2, 0.4)
+ERRORS = "correlated-errors"
+TASKS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+"""Functions of :mod:`simulations.tasks.data`; the table of each is ``correlated-`` and its name."""
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+FIRST_CLIP, MAX_TRIALS = 0.1, 6
+"""Where tuning of the L2 clip begins, and how many runs it takes at most, the same for all arms."""
 TUNING_SEED, TEST_SEEDS = 100, (0, 1, 2, 3, 4)
-_MEASURED_COORDINATES = 4000
-
-ARMS = {
-    "trusted server, fresh noise": (True, False),
-    "trusted server, correlated noise": (True, True),
-    "secure sum, fresh noise": (False, False),
-    "secure sum, correlated noise": (False, True),
-}
-"""By name: whether the server is trusted, and whether noise is correlated over rounds."""
+NO_PRIVACY = "no privacy"
+_MEASURED_COORDINATES, _MEASURED_EPSILON = 32_000, 1.0
 
 
 def train_row(
-    trusted: bool, correlated: bool, epsilon: float, l2_clip: float, seed: int, validate: bool
+    task: str, arm: str, epsilon: float, l2_clip: float, seed: int, validate: bool
 ) -> dict[str, Any]:
     """The row of one training run."""
-    outcome = run_training(Setting(trusted, correlated, epsilon, l2_clip, seed, validate=validate))
+    outcome = run_training(Setting(task, arm, epsilon, l2_clip, seed, validate=validate))
     del outcome["model"]
-    arm = next(name for name, flags in ARMS.items() if flags == (trusted, correlated))
-    return {"arm": arm, "run_epsilon": epsilon, "l2_clip": l2_clip, "seed": seed, **outcome}
+    return {"arm": arm, "epsilon": epsilon, "l2_clip": l2_clip, "seed": seed, **outcome}
 
 
-def compute_accuracy() -> Tables:
-    """Tune the clip of both kinds of noise on validation examples, and run all arms on other seeds.
+def compute_accuracy(task: str, epsilons: Sequence[float] = EPSILONS) -> Tables:
+    """Tune the clips on validation examples of one seed, and run all arms on other seeds.
 
-    Clips are tuned with a trusted server, and the secure sum takes the same, so that it is not favored.
+    Secure sums take the clip that was tuned for a trusted server with the same noise, whose error is within
+    some percent of theirs, so that they are not favored.
     """
-    trials = compute_rows(
-        train_row,
-        [
-            (True, correlated, epsilon, clip, TUNING_SEED, True)
-            for epsilon in EPSILONS
-            for correlated in (False, True)
-            for clip in CLIPS
-        ],
-    )
-    best = best_clips(trials)
-    tests = compute_rows(
-        train_row,
-        [
-            (trusted, correlated, epsilon, best[epsilon, correlated], seed, False)
-            for seed in TEST_SEEDS
-            for epsilon in EPSILONS
-            for trusted, correlated in ARMS.values()
-        ],
-    )
-    return {ACCURACY: summarize(tests), f"{ACCURACY}-runs": tests, f"{ACCURACY}-trials": trials}
+    trials: list[dict[str, Any]] = []
+    chosen = [(NO_PRIVACY, math.inf, math.inf)]
+    for epsilon in epsilons:
+        best: dict[Arm, float] = {}
+        for arm, noise in ARMS.items():
+            if noise.server in ("flower", "trusted"):
+                tried = tune_clip(task, arm, epsilon)
+                trials += tried
+                best[noise] = max(tried, key=score)["l2_clip"]
+        for arm, noise in ARMS.items():
+            if arm != NO_PRIVACY:
+                server = "trusted" if noise.server == "secure" else noise.server
+                chosen.append((arm, epsilon, best[replace(noise, server=server)]))
+    runs = compute_rows(train_row, [(task, *one, seed, False) for seed in TEST_SEEDS for one in chosen])
+    return {f"correlated-{task}-trials": pd.DataFrame(trials), f"correlated-{task}": runs}
 
 
-def best_clips(trials: pd.DataFrame) -> dict[tuple[float, bool], float]:
-    """The clip with the best validation accuracy, of the last model or of the average, by ε and noise."""
-    chosen = {}
-    for (arm, epsilon), rows in trials.groupby(["arm", "run_epsilon"]):
-        scores = rows[["accuracy", "average_accuracy"]].max(axis=1)
-        chosen[float(epsilon), ARMS[str(arm)][1]] = float(rows["l2_clip"][scores.idxmax()])
-    return chosen
+def tune_clip(task: str, arm: str, epsilon: float) -> list[dict[str, Any]]:
+    """The trials of an arm: by factors of two from the first clip to where it gets no better."""
+    trials: dict[float, dict[str, Any]] = {}
+    best = FIRST_CLIP
+    while near := [clip for clip in (best, 0.5 * best, 2.0 * best) if clip not in trials]:
+        for clip in near[: MAX_TRIALS - len(trials)]:
+            trials[clip] = compute_once(train_row, task, arm, epsilon, clip, TUNING_SEED, True)
+        best = max(trials, key=lambda clip: score(trials[clip]))
+        if len(trials) == MAX_TRIALS:
+            break
+    return list(trials.values())
 
 
-def summarize(tests: pd.DataFrame) -> pd.DataFrame:
+def score(row: Mapping[str, Any]) -> float:
+    """The accuracy of the last model or of the average, whichever is better."""
+    return float(max(row["accuracy"], row["average_accuracy"]))
+
+
+def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds of each arm at each ε, with the lowest and the highest seed."""
     rows = []
-    for (epsilon, arm), runs in tests.groupby(["run_epsilon", "arm"], sort=False):
-        zero_out = zero_out_epsilon(float(epsilon), DELTA)
-        row = {"run_epsilon": epsilon, "zero_out_epsilon": zero_out, "arm": arm}
+    for (epsilon, arm), own in runs.groupby(["epsilon", "arm"], sort=False):
+        row = {"epsilon": epsilon, "arm": arm}
         for name in ("accuracy", "average_accuracy"):
-            row |= {
-                name: runs[name].mean(),
-                f"{name}_low": runs[name].min(),
-                f"{name}_high": runs[name].max(),
-            }
-        kept = runs.iloc[0][["l2_clip", "correlation", "prefix_error", "kilobytes"]].to_dict()
-        rows.append({**row, "seeds": len(runs), **kept})
+            ends = {f"{name}_low": own[name].min(), f"{name}_high": own[name].max()}
+            row |= {name: own[name].mean(), **ends}
+        rows.append(row | own.iloc[0][["l2_clip", "correlation", "prefix_error", "kilobytes"]].to_dict())
     return pd.DataFrame(rows)
 
 
-def error_row(bits: int, epsilon: float) -> dict[str, Any]:
-    """The planned and the measured error of models, of updates that are all zero."""
-    honest = SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
-    target = pq.Target(epsilon, ROUNDS, COHORT, DELTA, rounds_apart=APART)
-    plan = target.plan(_MEASURED_COORDINATES, correlation="auto", aggregation=honest, wrap_bits=bits)
+def compare_pairs(runs: pd.DataFrame, epsilon: float, arm: str, other: str) -> tuple[float, float, float]:
+    """How much better an arm is than another with the same seed, in points: mean, lowest and highest seed.
+
+    Each is taken at the average of its models, which is the better one.
+    """
+    by_seed = runs[runs["epsilon"] == epsilon].pivot_table("average_accuracy", "seed", "arm")
+    gains = 100.0 * (by_seed[arm] - by_seed[other])
+    return float(gains.mean()), float(gains.min()), float(gains.max())
+
+
+def error_row(bits: int, fraction: float) -> dict[str, Any]:
+    """The planned and the measured error of models, of updates that are all zero.
+
+    That fraction of clients is corrupt, and that fraction lost in each round. Of the clients who are then
+    asked for their seeds, as many are gone, too.
+    """
+    sums = SecureSum(corrupt_fraction=fraction, dropout_fraction=fraction)
+    target = pq.Target(_MEASURED_EPSILON, ROUNDS, COHORT, DELTA, rounds_apart=APART)
+    plan = target.plan(_MEASURED_COORDINATES, correlation="auto", aggregation=sums, wrap_bits=bits)
     mechanism, clip = plan.encoding.mechanism, plan.encoding.clip
     if not isinstance(mechanism, CorrelatedGaussianMechanism) or plan.central_error is None:
         raise TypeError("the plan has no correlated noise")
-    random, zeros = np.random.default_rng(1), np.zeros(_MEASURED_COORDINATES)
-    model, squares, previous = zeros.copy(), [], [None] * COHORT
+    generator, zeros = np.random.default_rng([bits, 1]), np.zeros(_MEASURED_COORDINATES)
+    left = COHORT - sums.num_lost(COHORT)
+    model, squares = zeros.copy(), []
+    # By receiver, what was handed over to it.
+    handed: dict[int, bytes] = {}
     for _ in range(ROUNDS):
-        seeds = [random.bytes(32) for _ in range(COHORT)]
-        total = sum(
-            mechanism.to_codes(mechanism.with_seeds(NoiseSeeds(own, last)).encode(zeros, clip))
-            for own, last in zip(seeds, previous, strict=True)
-        )
-        model += mechanism.decode_sum(total & ((1 << bits) - 1), COHORT, clip)
+        survivors = generator.permutation(COHORT)[:left].tolist()
+        own = [generator.bytes(32) for _ in survivors]
+        total = np.zeros(_MEASURED_COORDINATES, np.int64)
+        for client, seed in zip(survivors, own, strict=True):
+            encoder = mechanism.with_seeds(NoiseSeeds(seed, handed.get(client)))
+            total += encoder.to_codes(encoder.encode(zeros, clip))
+        lost = [seed for client, seed in handed.items() if client not in survivors]
+        opened = [seed for seed in lost if generator.random() >= fraction]
+        model += mechanism.decode_sum(mechanism.take_off(total, opened), left, clip)
         squares.append(float(np.mean(model**2)))
-        previous = list(random.permutation(np.array(seeds, dtype=object)))
+        handed = dict(zip(generator.permutation(COHORT)[:left].tolist(), own, strict=True))
     measured = float(np.mean(squares)) / (plan.central_error * 0.5 * (ROUNDS + 1))
     return {
         "bits": bits,
-        "run_epsilon": epsilon,
+        "corrupt_and_lost": fraction,
         "correlation": plan.correlation,
         "planned_error": plan.prefix_error,
         "measured_error": measured,
@@ -135,60 +165,112 @@ def error_row(bits: int, epsilon: float) -> dict[str, Any]:
 
 def compute_errors() -> pd.DataFrame:
     """The table of planned and measured errors."""
-    return compute_rows(error_row, [(bits, epsilon) for bits in (10, 11) for epsilon in EPSILONS])
+    return compute_rows(error_row, [(10, 0.0), (11, 0.0), (11, 0.1)])
 
 
-PARTS: dict[str, Compute] = {ACCURACY: compute_accuracy, ERRORS: compute_errors}
+PARTS: dict[str, Compute] = {
+    **{f"correlated-{task}": partial(compute_accuracy, task) for task in TASKS},
+    ERRORS: compute_errors,
+}
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    table = read(ACCURACY)
+    runs = read_runs(read)
     view = StatedView(ViewKind.AGGREGATE, COHORT)
     return {
         "clients": CLIENTS,
         "cohort": COHORT,
         "rounds": ROUNDS,
         "apart": APART,
+        "participations": math.ceil(ROUNDS / APART),
         "decay": DECAY,
-        "clips": CLIPS,
+        "first_clip": FIRST_CLIP,
+        "max_trials": MAX_TRIALS,
         "seeds": TEST_SEEDS,
-        "arms": list(ARMS),
+        "arms": [arm for arm in ARMS if arm != NO_PRIVACY],
         "errors": read(ERRORS),
-        "epsilons": EPSILONS,
-        "arm": lambda name, epsilon: one_row(table, arm=name, run_epsilon=epsilon),
-        "targets": {
-            epsilon: PrivacyStatement(epsilon, DELTA, Unit.TOTAL, view).brief for epsilon in EPSILONS
-        },
-        "zero_out": {epsilon: zero_out_epsilon(epsilon, DELTA) for epsilon in EPSILONS},
+        "tasks": {task: TASKS[task] for task in runs},
+        "epsilons": {task: find_epsilons(table) for task, table in runs.items()},
+        "arm": lambda task, name, epsilon: one_row(summarize(runs[task]), arm=name, epsilon=epsilon),
+        "no_privacy": lambda task: one_row(summarize(runs[task]), arm=NO_PRIVACY),
+        "gain": lambda task, *pair: compare_pairs(runs[task], *pair),
+        "target": lambda epsilon: PrivacyStatement(epsilon, DELTA, Unit.TOTAL, view).brief,
+        "zero_out": lambda epsilon: zero_out_epsilon(epsilon, DELTA),
         "per_cent": lambda value: f"{100.0 * value:.1f}",
+        "measured_coordinates": _MEASURED_COORDINATES,
     }
+
+
+def read_runs(read: ReadTable) -> dict[str, pd.DataFrame]:
+    """The runs of each task that was computed."""
+    runs = {}
+    for task in TASKS:
+        with contextlib.suppress(PrivQuantError):
+            runs[task] = read(f"correlated-{task}")
+    return runs
+
+
+def find_epsilons(runs: pd.DataFrame) -> list[float]:
+    """The finite ε of a table, in order."""
+    return sorted(float(epsilon) for epsilon in runs["epsilon"].unique() if math.isfinite(epsilon))
 
 
 def _draw_accuracies(read: ReadTable) -> Any:
     """Test accuracies of all arms, of the average of models: the mean, and the lowest and highest seed."""
-    table = read(ACCURACY)
-    figure, axes = import_pyplot().subplots(
-        1, len(EPSILONS), figsize=(8.4, 2.4), sharey=True, layout="constrained"
+    tables = {task: summarize(runs) for task, runs in read_runs(read).items()}
+    columns = max(len(find_epsilons(table)) for table in tables.values())
+    figure, grid = import_pyplot().subplots(
+        len(tables),
+        columns,
+        figsize=(2.0 + 3.6 * columns, 2.8 * len(tables)),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
-    colors = dict(zip(ARMS, ("#999999", "#555555", "#c9a3f0", "#7b2cbf"), strict=True))
-    for axis, epsilon in zip(np.atleast_1d(axes), EPSILONS, strict=True):
-        rows = table[table["run_epsilon"] == epsilon].set_index("arm").loc[list(ARMS)[::-1]]
-        for place, (arm, row) in enumerate(rows.iterrows()):
-            mean, low, high = (100.0 * row[f"average_accuracy{end}"] for end in ("", "_low", "_high"))
-            axis.plot([low, high], [place, place], color=colors[str(arm)], linewidth=2)
-            axis.plot(mean, place, "o", color=colors[str(arm)], markersize=9)
-            axis.annotate(f"{mean:.1f}", (mean, place + 0.2), ha="center", va="bottom", fontsize=9)
-        axis.set_yticks(range(len(rows)), list(rows.index))
-        axis.set_ylim(-0.5, len(rows) - 0.2)
-        axis.margins(x=0.08)
-        axis.grid(visible=False, axis="y")
-        total = PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
-        other = replace(total, epsilon=zero_out_epsilon(epsilon, DELTA), relation=Relation.ZERO_OUT)
-        axis.set_title(f"{total.figures}: {total.relation} ({other.epsilon_number} {other.relation})")
-        axis.set_xlabel("test accuracy, %")
+    for row, (task, table) in zip(grid, tables.items(), strict=True):
+        for axis in row[len(find_epsilons(table)) :]:
+            axis.set_axis_off()
+        for axis, epsilon in zip(row, find_epsilons(table), strict=False):
+            _draw_arms(axis, table, epsilon)
+            axis.set_xlabel(f"test accuracy on {TASKS[task]}, %")
     return figure
 
+
+def _draw_arms(axis: Any, table: pd.DataFrame, epsilon: float) -> None:
+    """One panel: the arms at one ε, and a line where training without privacy ends."""
+    for place, arm in enumerate(reversed(_COLORS)):
+        row = one_row(table, arm=arm, epsilon=epsilon)
+        mean, low, high = (100.0 * getattr(row, f"average_accuracy{end}") for end in ("", "_low", "_high"))
+        axis.plot([low, high], [place, place], color=_COLORS[arm], linewidth=2)
+        axis.plot(mean, place, "o", color=_COLORS[arm], markersize=9)
+        axis.annotate(f"{mean:.1f}", (mean, place + 0.2), ha="center", va="bottom", fontsize=9)
+    most = 100.0 * one_row(table, arm=NO_PRIVACY).average_accuracy
+    axis.axvline(most, color="black", linestyle=":", linewidth=1)
+    axis.annotate(
+        f"no privacy {most:.1f}",
+        (most, len(_COLORS) - 1),
+        xytext=(-4, 0),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+    )
+    axis.set_yticks(range(len(_COLORS)), list(reversed(_COLORS)))
+    axis.set_ylim(-0.5, len(_COLORS) - 0.3)
+    axis.margins(x=0.08)
+    axis.grid(visible=False, axis="y")
+    total = PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
+    other = replace(total, epsilon=zero_out_epsilon(epsilon, DELTA), relation=Relation.ZERO_OUT)
+    axis.set_title(f"{total.figures} {total.relation} ({other.epsilon_number} {other.relation})")
+
+
+_COLORS = {
+    "Flower's wrapper, trusted server": "#b8860b",
+    "trusted server, fresh noise": "#999999",
+    "trusted server, correlated noise": "#555555",
+    "secure sum, fresh noise": "#c9a3f0",
+    "secure sum, correlated noise": "#7b2cbf",
+}
 
 FIGURES = {"accuracies": _draw_accuracies}
 """By name, the functions that draw the figures of the page."""

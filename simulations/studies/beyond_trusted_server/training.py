@@ -1,12 +1,13 @@
-"""One training run through Flower: softmax regression on MNIST, with cohorts in turn.
+"""One training run through Flower: softmax regression, with cohorts in turn.
 
-Clients take one step on all of their examples. The noise is that of a trusted server or of a secure sum, and
-is fresh in each round or correlated over rounds.
+Clients take one step on all of their examples. The noise is that of a trusted server, of Flower's own wrapper
+or of a secure sum, and is fresh in each round or correlated over rounds.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,9 +15,17 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+    ServerApp,
+)
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum, SimulatedSum
@@ -32,8 +41,8 @@ from fl_privquant.privacy_loss.correlated_noise import (
 )
 from fl_privquant.secagg import ClientPolicy
 from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_noise
-from simulations.studies._pages import data_root
-from simulations.tasks.data import mnist
+from simulations.studies._pages import data_root, zero_out_epsilon
+from simulations.tasks import data
 
 CLIENTS, COHORT, ROUNDS, APART = 1000, 100, 100, 10
 DELTA, DECAY = 1e-5, 0.9
@@ -46,14 +55,37 @@ Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a run is: who adds the noise, how it is correlated, and how clients train."""
+class Arm:
+    """Who adds the noise, and whether it is correlated over rounds."""
 
-    trusted: bool
-    correlated: bool
+    server: str
+    """``trusted`` and ``flower`` see all updates and add the noise, ``secure`` sees sums of noisy codes, and
+    ``open`` adds none."""
+    correlated: bool = False
+
+
+ARMS = {
+    "no privacy": Arm("open"),
+    "Flower's wrapper, trusted server": Arm("flower"),
+    "trusted server, fresh noise": Arm("trusted"),
+    "trusted server, correlated noise": Arm("trusted", correlated=True),
+    "secure sum, fresh noise": Arm("secure"),
+    "secure sum, correlated noise": Arm("secure", correlated=True),
+}
+"""What is compared, by name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is: the data, one of :data:`ARMS`, and how clients train."""
+
+    task: str
+    """The function of :mod:`simulations.tasks.data` that gives the examples."""
+    arm: str
     epsilon: float
-    """For a client's total, replace-one."""
+    """For a client's total, replace-one; infinite without privacy."""
     l2_clip: float
+    """Infinite without privacy."""
     seed: int
     learning_rate: float = 2.0
     validate: bool = False
@@ -62,11 +94,16 @@ class Setting:
     masked: bool = False
     """Whether codes are masked and seeds sealed, or added up in the open with the same result."""
 
+    @property
+    def noise(self) -> Arm:
+        """Who adds the noise, and whether it is correlated."""
+        return ARMS[self.arm]
+
 
 @lru_cache(maxsize=2)
-def load_examples(validate: bool) -> tuple[Matrix, NDArray[np.int64], Matrix, NDArray[np.int64]]:
+def load_examples(task: str, validate: bool) -> tuple[Matrix, NDArray[np.int64], Matrix, NDArray[np.int64]]:
     """Inputs and labels for training and for evaluation; the last input is 1."""
-    examples = mnist(data_root=data_root("mnist"))
+    examples = getattr(data, task)(data_root=data_root(task))
     train_x, test_x = (
         np.hstack([part.reshape(len(part), -1), np.ones((len(part), 1))]).astype(np.float32)
         for part in (examples.train_x, examples.test_x)
@@ -84,10 +121,10 @@ def accuracy(weights: Matrix, inputs: Matrix, labels: NDArray[np.int64]) -> floa
 
 def run_training(setting: Setting) -> dict[str, Any]:
     """Train, and return accuracies of the last model and of the average of models, and what was planned."""
-    _, _, test_x, test_y = load_examples(setting.validate)
+    _, _, test_x, test_y = load_examples(setting.task, setting.validate)
     dimension = test_x.shape[1] * _CLASSES
-    plan = None if setting.trusted else _make_plan(setting, dimension)
-    correlation = find_correlation(RoundSchedule(ROUNDS, APART)) if setting.correlated else 0.0
+    plan = _make_plan(setting, dimension) if setting.noise.server == "secure" else None
+    correlation = find_correlation(RoundSchedule(ROUNDS, APART)) if setting.noise.correlated else 0.0
     outcome: dict[str, Any] = {}
     app = ServerApp()
 
@@ -110,6 +147,9 @@ def run_training(setting: Setting) -> dict[str, Any]:
         outcome["model"] = result.arrays["x"].numpy()
         outcome.update(result.evaluate_metrics_serverapp[setting.rounds])
 
+    # Flower draws clients and noise from the global generators.
+    random.seed(setting.seed)
+    np.random.seed(setting.seed)  # noqa: NPY002
     InlineEngine().run(app, _client_app(setting), Federation(CLIENTS))
     return {
         "accuracy": outcome["accuracy"],
@@ -129,7 +169,7 @@ def _make_plan(setting: Setting, dimension: int) -> Plan:
         dimension,
         setting.l2_clip,
         aggregation=_aggregation(setting),
-        correlation="auto" if setting.correlated else None,
+        correlation="auto" if setting.noise.correlated else None,
     )
 
 
@@ -141,15 +181,57 @@ def _planned(setting: Setting, plan: Plan | None, correlation: float, dimension:
             "prefix_error": plan.prefix_error,
             "kilobytes": plan.bytes_per_round / 1000.0,
         }
-    noise = LagNoise(correlation)
+    error = error_ratio(RoundSchedule(ROUNDS, APART), LagNoise(correlation))
+    if setting.noise.server == "open":
+        error = 0.0
+    elif setting.noise.server == "flower":
+        error = (flower_multiplier(setting.epsilon) / _sum_noise(setting.epsilon, 1.0, correlation)) ** 2
     return {
         "correlation": correlation,
-        "prefix_error": error_ratio(RoundSchedule(ROUNDS, APART), noise),
+        "prefix_error": error,
         "kilobytes": 4 * dimension / 1000.0,
     }
 
 
+def _sum_noise(epsilon: float, l2_clip: float, correlation: float) -> float:
+    """The deviation of the noise that a trusted server adds to the sum of updates."""
+    cost = LagNoise(correlation).participation_cost(RoundSchedule(ROUNDS, APART))
+    return calibrate_sum_noise(l2_clip, math.ceil(ROUNDS / APART), epsilon, DELTA, cost)
+
+
+def flower_accountant() -> RdpAccountant:
+    """Flower's accountant, which counts every round for every client."""
+    return RdpAccountant(
+        PrivacyConfig(
+            target_delta=DELTA,
+            population_size=CLIENTS,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+        )
+    )
+
+
+def flower_epsilon(multiplier: float) -> float:
+    """What Flower's accountant states for all rounds with that noise, in deviations per clip."""
+    accountant = flower_accountant()
+    accountant.compose(GaussianPrivacyEvent(multiplier, COHORT, CLIENTS), count=ROUNDS)
+    return float(accountant.get_epsilon(DELTA))
+
+
+@lru_cache
+def flower_multiplier(epsilon: float) -> float:
+    """The noise with which Flower's accountant states the zero-out ε of a replace-one ε."""
+    target = zero_out_epsilon(epsilon, DELTA)
+    return float(brentq(lambda multiplier: flower_epsilon(multiplier) - target, 1.0, 1000.0))
+
+
 def _make_strategy(setting: Setting, plan: Plan | None, correlation: float) -> Strategy:
+    if setting.noise.server == "flower":
+        drawn = FedAvg(fraction_train=COHORT / CLIENTS, fraction_evaluate=0.0)
+        multiplier = flower_multiplier(setting.epsilon)
+        return DifferentialPrivacyServerSideFixedClipping(
+            drawn, multiplier, setting.l2_clip, COHORT, accountant=flower_accountant()
+        )
     averaging = FedAvg(fraction_evaluate=0.0)
     sampling = pq.CohortSampling(APART, seed=setting.seed, clients=COHORT)
     if plan is not None:
@@ -160,9 +242,11 @@ def _make_strategy(setting: Setting, plan: Plan | None, correlation: float) -> S
             rotation_seed=setting.seed,
             simulated=True,
         )
-    participations = math.ceil(ROUNDS / APART)
-    cost = LagNoise(correlation).participation_cost(RoundSchedule(ROUNDS, APART))
-    scale = calibrate_sum_noise(setting.l2_clip, participations, setting.epsilon, DELTA, cost)
+    if setting.noise.server == "open":
+        return PrivQuantStrategy(
+            averaging, pq.Encoding(pq.design("none"), 1.0), sampling=sampling, simulated=True
+        )
+    scale = _sum_noise(setting.epsilon, setting.l2_clip, correlation)
     central = CentralGaussianStrategy(averaging, scale, setting.seed, ROUNDS, correlation=correlation)
     encoding = pq.Encoding(pq.design("none"), 1.0, setting.l2_clip)
     return PrivQuantStrategy(central, encoding, sampling=sampling, simulated=True)
@@ -170,7 +254,7 @@ def _make_strategy(setting: Setting, plan: Plan | None, correlation: float) -> S
 
 def _client_app(setting: Setting) -> ClientApp:
     """Clients that take one step on their examples, which are dealt out at random."""
-    inputs, labels, _, _ = load_examples(setting.validate)
+    inputs, labels, _, _ = load_examples(setting.task, setting.validate)
     parts = np.random.default_rng([setting.seed, 1]).permutation(len(labels)).reshape(CLIENTS, -1)
     targets = np.eye(_CLASSES, dtype=np.float32)
     honest = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
@@ -178,7 +262,7 @@ def _client_app(setting: Setting) -> ClientApp:
     mod = PrivQuantMod(math.inf, max_delta=DELTA, seed=setting.seed, secure_aggregation=policy)
     app = ClientApp()
 
-    @app.train(mods=[mod])
+    @app.train(mods=[] if setting.noise.server == "flower" else [mod])
     def train(message: Message, context: Context) -> Message:
         own = parts[int(context.node_config["partition-id"])]
         weights = read_arrays(message.content.array_records["arrays"])["x"]

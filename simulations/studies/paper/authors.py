@@ -29,12 +29,7 @@ from fl_privquant.distributions.input_density import Density
 from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.optimize.linear_program import LinearProgram
-from fl_privquant.optimize.optm.bin_selection import (
-    interval_mass,
-    intervals,
-    mirror_selection,
-    selection_distribution,
-)
+from fl_privquant.optimize.optm.bin_selection import Selections, interval_mass, intervals
 
 Terms = list[tuple[int, float]]
 
@@ -109,7 +104,7 @@ def _solve_symmetric(values: Floats, epsilon: float, bound: float) -> tuple[floa
             program.at_most([*high, *((number, -scale * part) for number, part in low)], 0.0)
     solution = program.solve()
     selection = [np.ones(1), solution.x[list(q2)], solution.x[list(q3)], np.full(4, 0.25)]
-    return solution.objective, mirror_selection(values, [weights / weights.sum() for weights in selection])
+    return solution.objective, Selections(values).mirror([weights / weights.sum() for weights in selection])
 
 
 def _solve(
@@ -160,4 +155,4 @@ def _solve(
     weights = (
         [solution.x[list(group)] / solution.x[list(group)].sum() for group in side] for side in (left, right)
     )
-    return solution.objective, selection_distribution(values, *weights)
+    return solution.objective, Selections(values).independent(*weights)

@@ -53,7 +53,7 @@ BUDGET_LABEL = f"one bit, example ε = {BUDGET:g}"
 
 
 def cancer_problem(runs: int) -> Problem:
-    """Breast cancer: in each run 70 % of 569 examples are learned from, standardised by themselves."""
+    """Breast cancer: in each run 70 % of 569 examples are learned from, standardized by themselves."""
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer()

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from fl_privquant.plotting import color_of, import_pyplot
-from simulations.studies._pages import SECONDS, ReadTable
+from simulations.studies._pages import ReadTable
 from simulations.studies.paper import corrections, dpsgd, example_distribution, scalar, vector_error
 
 PARTS = scalar.PARTS | example_distribution.PARTS | vector_error.PARTS | dpsgd.PARTS | corrections.PARTS
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
-    """What the page names besides the tables: constants of the experiments, and how long they took."""
+    """What the page names besides the tables: constants of the experiments."""
     return {
         "ours": "OPTM free (ours)",
         "budget": dpsgd.BUDGET,
@@ -24,7 +24,6 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "bins": example_distribution.BINS,
         "gamma": example_distribution.GAMMA,
         "parts": list(PARTS),
-        "seconds": read(SECONDS).set_index("part")["seconds"].to_dict(),
     }
 
 
@@ -87,7 +86,7 @@ def _draw_distribution(read: ReadTable) -> Any:
                 axis.text(value, 1.01, f"$B_{number}$", transform=axis.get_xaxis_transform(), ha="center")
         epsilon, mae = pieces["certified_epsilon"].iloc[0], pieces["mae"].iloc[0]
         axis.set(xlim=(-1, 1), xlabel="input x")
-        title = f"{label}: ε = {epsilon:.3f} per coordinate release, local view; MAE {mae:.3f}"
+        title = f"{label}: MAE {mae:.3f}\nε = {epsilon:.3f} per coordinate release, local view, replace-one"
         axis.set_title(title, fontsize=9, pad=18)
     axes[0].set_ylim(0, None)
     axes[0].set_ylabel("probability of the output")
@@ -151,7 +150,7 @@ def _draw_dpsgd(name: str, read: ReadTable) -> Any:
         ncols=4,
         fontsize=9,
         title=f"means of {runs} runs; band: standard error of a mean of {paper_runs} runs, as many as "
-        "the paper has; ε = 1 per coordinate release, local view, unless said",
+        "the paper has; ε = 1 per coordinate release, local view, replace-one, unless said",
         title_fontsize=9,
     )
     return figure

@@ -19,7 +19,7 @@ from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.tables.erm import erm_distribution
 from fl_privquant.mechanisms.tables.rqm import rqm_distribution
-from fl_privquant.optimize.optm.bin_selection import intervals, mirror_selection
+from fl_privquant.optimize.optm.bin_selection import Selections, intervals
 from simulations.studies.paper import dpsgd, scalar, vector_error
 from simulations.studies.paper.findings import Finding
 
@@ -97,7 +97,7 @@ def maximum_set(configurations: int) -> Finding:
     """Lemma pr_set: whether the largest probability of an outer output is in the printed set."""
     missed_above = missed_below = mended = 0
     for bins, selection in _random_selections(configurations):
-        distribution = mirror_selection(bins, selection)
+        distribution = Selections(bins).mirror(selection)
         largest = distribution.rows.max(axis=0) - _ROUNDING
         # Pieces start at -c and at the bins inside, where p is continuous from the right.
         at_bins, at_limits = distribution.start_rows[1:].max(axis=0), distribution.end_rows[:-1].max(axis=0)
@@ -113,11 +113,11 @@ def maximum_set(configurations: int) -> Finding:
 def constraint1_pairs(configurations: int) -> Finding:
     """Theorem constraint1: the epsilon that its printed rows allow, against the exact one."""
     bins = np.array([-3.0, -2.0, -0.5, 0.5, 2.0, 3.0])
-    distribution = mirror_selection(bins, _COUNTEREXAMPLE)
+    distribution = Selections(bins).mirror(_COUNTEREXAMPLE)
     printed = _constraint1_epsilon(bins, distribution, all_pairs=False)
     equal = 0
     for drawn_bins, selection in _random_selections(configurations):
-        drawn = mirror_selection(drawn_bins, selection)
+        drawn = Selections(drawn_bins).mirror(selection)
         equal += abs(_constraint1_epsilon(drawn_bins, drawn, all_pairs=True) - drawn.epsilon) < _ROUNDING
     measured = {"printed": printed, "exact": distribution.epsilon, "equal": equal}
     return Finding(printed < distribution.epsilon - 1.0 and equal == configurations, measured)

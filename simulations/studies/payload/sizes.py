@@ -134,7 +134,7 @@ def measure_plan(plan: pq.Plan, rounds: int, seed: int = 0) -> dict[str, Any]:
         "measured": float(np.mean(ratios)),
         "error": float(sem(ratios)),
         "rounds_measured": rounds,
-        "wrapped_sums": wrapped,
+        "overflowed_sums": wrapped,
     }
 
 

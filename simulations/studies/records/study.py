@@ -12,6 +12,7 @@ from scipy import stats
 
 from fl_privquant.plotting import import_pyplot
 from simulations.studies._pages import Compute, ReadTable, compute_rows
+from simulations.studies.records import correlated
 from simulations.studies.records import training as runs
 
 OURS, CENTRAL = list(runs.WAYS)[:2]
@@ -30,18 +31,35 @@ def _compute_opacus() -> dict[str, pd.DataFrame]:
     return {"opacus": compute_rows(runs.run_opacus, cells), "opacus-tuning": tried}
 
 
-PARTS: dict[str, Compute] = {"ten-silos": _compute_runs, "opacus": _compute_opacus}
+def _compute_correlated() -> pd.DataFrame:
+    cells = [(epsilon, runs.DELTA, runs.RATE, runs.ROUNDS) for epsilon in correlated.EPSILONS]
+    return compute_rows(correlated.compare, cells)
+
+
+PARTS: dict[str, Compute] = {
+    "ten-silos": _compute_runs,
+    "opacus": _compute_opacus,
+    "correlated-records": _compute_correlated,
+}
 """By name, the functions that compute the tables."""
 
 
 def _draw_accuracy(read: ReadTable) -> Any:
-    """Accuracy against the epsilon of a record: a line for each way."""
+    """Accuracy against the epsilon of a record: a line for each way that protects records, or nobody."""
     figure, axis = import_pyplot().subplots(figsize=(7.0, 4.0), layout="constrained")
-    for way, rows in read("ten-silos").groupby("way", sort=False):
+    ways = _all_ways(read)
+    for way, rows in ways[ways["way"] != runs.FLOWER].groupby("way", sort=False):
         means = 100.0 * rows.groupby("epsilon")["accuracy"].mean()
-        axis.plot(means.index, means, marker="o", label=way)
-    axis.set(xlabel="ε asked for", ylabel="test accuracy, %", xscale="log", xticks=runs.EPSILONS)
+        # It lies on the line of the secure sum.
+        axis.plot(means.index, means, marker="o", linestyle="--" if way == CENTRAL else "-", label=way)
+    axis.set(
+        xlabel="ε asked for (record total, add-remove)",
+        ylabel="test accuracy, %",
+        xscale="log",
+        xticks=runs.EPSILONS,
+    )
     axis.set_xticklabels([f"{tick:g}" for tick in runs.EPSILONS])
+    axis.minorticks_off()
     axis.legend()
     return figure
 
@@ -50,14 +68,21 @@ FIGURES = {"accuracy": _draw_accuracy}
 """By name, the functions that draw the figures of the page."""
 
 
+def _all_ways(read: ReadTable) -> pd.DataFrame:
+    return pd.concat([read("ten-silos"), read("opacus").drop(columns="learning_rate")], ignore_index=True)
+
+
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    table = read("ten-silos")
+    table, of_opacus = _all_ways(read), read("opacus")
     lines = [_summarize(rows) for _, rows in table.groupby(["way", "epsilon"], sort=False)]
     return {
         "runs": runs,
         "lines": lines,
         "behind_central": [_lead(table, CENTRAL, OURS, epsilon) for epsilon in runs.EPSILONS],
+        "ahead_of_opacus": [_lead(table, OURS, runs.OPACUS, epsilon) for epsilon in runs.EPSILONS],
+        "opacus_rates": of_opacus.groupby("epsilon")["learning_rate"].first().tolist(),
+        "correlated": read("correlated-records").to_dict("records"),
     }
 
 

@@ -268,11 +268,12 @@ def _run_flower(epsilon: float, seed: int) -> dict[str, float]:
     }
 
 
+FLOWER = "Flower's wrapper, a silo as the unit"
 WAYS: dict[str, Callable[[float, int], dict[str, float]]] = {
     "secure sum, shared noise": _run_ours,
     "central DP-SGD, trusted server": _run_central,
     "no privacy": lambda epsilon, seed: _run_central(epsilon, seed, private=False),
-    "Flower's wrapper, a silo as the unit": _run_flower,
+    FLOWER: _run_flower,
 }
 """The ways that need no further package."""
 OPACUS = "Opacus in each silo"

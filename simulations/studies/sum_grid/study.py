@@ -11,10 +11,28 @@ import pandas as pd
 from fl_privquant.plotting import color_of, import_pyplot
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
 from simulations.studies._pages import ReadTable, join_tables
-from simulations.studies.sum_grid.grid import CLIENTS, DELTA, DIMENSIONS, EPSILONS, OURS, PARTS, PEERS, ROUNDS
+from simulations.studies.sum_grid.grid import (
+    ALLOWED,
+    CLIENTS,
+    DELTA,
+    DIMENSIONS,
+    EPSILONS,
+    GRID,
+    OURS,
+    PARTS,
+    PEERS,
+    ROUNDS,
+)
 
-CLOSE = 1.01
-"""An error counts as close to the central Gaussian's if it is at most this many times as large."""
+__all__ = ["FIGURES", "PARTS", "page_numbers"]
+
+LABELS = {
+    "rounded_gaussian": "rounded Gaussian",
+    "pbm": "Poisson binomial",
+    "discrete_gaussian": "discrete Gaussian",
+    "skellam": "Skellam",
+}
+"""What mechanisms are called in the figure of bits and in its table."""
 
 # Errors are told apart if they differ by more than this factor.
 _TOLD_APART = 1.005
@@ -23,17 +41,22 @@ _SETTING = ["dimension", "num_clients", "run_epsilon"]
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    cells = join_tables(read, PARTS)
+    cells = join_tables(read, GRID)
     return {
         "rounds": ROUNDS,
         "delta": DELTA,
         "ours_name": OURS,
         "peers": PEERS,
-        "close": CLOSE,
+        "close": ALLOWED,
         "ours": cells[cells["mechanism"] == OURS],
         "in_as_many_bits": partial(best_in_as_many_bits, cells),
         "least": lambda ours, peer: next(peer_rows(cells, ours, peer).itertuples(), None),
         "behind": settings_behind(cells),
+        "labels": LABELS,
+        "equal_errors": read("equal_error").groupby(["num_clients", "run_epsilon"]),
+        "by_rounds": read("by_rounds").pivot_table(
+            "ratio_to_central", ["dimension", "rounds"], "run_epsilon"
+        ),
     }
 
 
@@ -65,7 +88,7 @@ _STYLES = {1.0: ":", 4.0: "--", 10.0: "-"}
 
 def _draw_errors(read: ReadTable) -> Any:
     """Errors against bits: a row of panels for each number of coordinates, a column for each of clients."""
-    cells = join_tables(read, PARTS)
+    cells = join_tables(read, GRID)
     sizes = (len(DIMENSIONS), len(CLIENTS))
     figure, axes = import_pyplot().subplots(
         *sizes, figsize=(11.0, 7.6), sharex=True, sharey=True, layout="constrained"
@@ -114,5 +137,50 @@ def _draw_legend(figure: Any) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
 
 
-FIGURES = {"errors": _draw_errors}
+# Large text, and hatches that repeat what colors say.
+_LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
+_PER_CENT = round(100.0 * (ALLOWED - 1.0), 6)
+_HATCHES = ("", "//", "..", "\\\\", "xx")
+
+
+def _draw_equal_error(read: ReadTable) -> Any:
+    """Bits that a client sends for a coordinate at an equal error and epsilon: bars that begin at zero."""
+    rows = read("equal_error")
+    counts = sorted(rows["num_clients"].unique())
+    plt = import_pyplot()
+    with plt.rc_context(_LARGE):
+        figure, axes = plt.subplots(
+            1, len(counts), figsize=(5.2 * len(counts), 4.6), sharey=True, layout="constrained"
+        )
+        for axis, num_clients in zip(axes, counts, strict=True):
+            _draw_bits(axis, rows[rows["num_clients"] == num_clients])
+            axis.set_title(f"{num_clients} clients in the sum", fontsize=15)
+        # Both panels share an axis, on which bars begin at zero.
+        axes[0].set_ylim(0.0, 1.15 * rows["bits_in_sum"].max())
+        axes[0].yaxis.get_major_locator().set_params(integer=True, nbins=5)
+        axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
+        handles = axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=4)
+        figure.suptitle(
+            f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
+        )
+    return figure
+
+
+def _draw_bits(axis: Any, rows: pd.DataFrame) -> None:
+    epsilons = sorted(rows["run_epsilon"].unique())
+    width = 0.84 / len(LABELS)
+    for place, mechanism in enumerate(LABELS):
+        own = rows[rows["mechanism"] == mechanism].sort_values("run_epsilon")
+        at = [epsilons.index(value) + (place - (len(LABELS) - 1) / 2) * width for value in own["run_epsilon"]]
+        hatched = {"hatch": _HATCHES[place], "edgecolor": "white", "linewidth": 0.0}
+        color, label = color_of(mechanism), LABELS[mechanism]
+        bars = axis.bar(at, own["bits_in_sum"], width=0.94 * width, color=color, label=label, **hatched)
+        axis.bar_label(bars, padding=1, fontsize=13)
+    axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
+    axis.set_xlabel(f"ε for all {ROUNDS} rounds of a client, replace-one")
+    axis.grid(visible=False, axis="x")
+
+
+FIGURES = {"errors": _draw_errors, "equal-error": _draw_equal_error}
 """By name, the functions that draw the figures of the page."""

@@ -15,8 +15,7 @@ from scipy import integrate, stats
 import fl_privquant as pq
 from fl_privquant.mechanisms.additive.gaussian import analytic_sigma
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta
-from fl_privquant.sampling import chunks
-from tests.mechanisms.forgery import forged
+from tests.mechanisms.forgery import assert_forgeries_are_refused
 
 NAMES = ["laplace", "gaussian"]
 
@@ -69,18 +68,10 @@ def test_analytic_calibration_is_tight(epsilon: float, delta: float) -> None:
     assert direct == pytest.approx(delta, rel=1e-3, abs=1e-15)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_chunks_threads_and_layout_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism = pq.design(name, epsilon=1.0)
-    x = np.random.default_rng(2).uniform(-1.0, 1.0, (30, 31))
-    expected = mechanism.encode(x, rng=pq.RandomStream.seeded(3))
-    monkeypatch.setattr(chunks, "_CHUNK", 50)
-    for threads in (1, 4):
-        again = mechanism.encode(np.asfortranarray(x), rng=pq.RandomStream.seeded(3), threads=threads)
-        np.testing.assert_array_equal(again, expected)
-    assert mechanism.encode(0.5).shape == ()
-    assert mechanism.encode(np.zeros((0, 2))).shape == (0, 2)
-    assert np.all(np.isfinite(mechanism.encode(np.array([1e308, -1e308]), clip=1e-5)))
+def test_numbers_beyond_the_clip_stay_finite() -> None:
+    for name in NAMES:
+        encoded = pq.design(name, epsilon=1.0).encode(np.array([1e308, -1e308]), clip=1e-5)
+        assert np.all(np.isfinite(encoded))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "none"])
@@ -110,19 +101,10 @@ def test_specs_out_of_range() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bytes(name: str) -> None:
+def test_forged_bytes(name: str) -> None:
     mechanism = pq.design(name, epsilon=1.0)
-    assert pq.Mechanism.from_bytes(mechanism.to_bytes()).to_bytes() == mechanism.to_bytes()
-    for changes in (
-        {"epsilon": (0.999).hex()},
-        {"epsilon": "nan"},
-        {"delta": (-1.0).hex()},
-        {"scale": (0.5).hex()},
-        {"scale": "inf"},
-        {"scale": "nan"},
-    ):
-        with pytest.raises(pq.CertificationError):
-            pq.Mechanism.from_bytes(forged(mechanism, **changes))
+    changes = ({"delta": (-1.0).hex()}, {"scale": (0.5).hex()}, {"scale": "inf"}, {"scale": "nan"})
+    assert_forgeries_are_refused(mechanism, [{"epsilon": "nan"}, *changes])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -136,4 +118,3 @@ def test_none_changes_no_bit(dtype: type) -> None:
     assert encoded is not x
     assert math.isinf(mechanism.epsilon)
     assert mechanism.mae() == mechanism.mse() == 0.0
-    assert pq.Mechanism.from_bytes(mechanism.to_bytes()).to_bytes() == mechanism.to_bytes()

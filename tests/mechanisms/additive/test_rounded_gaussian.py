@@ -21,8 +21,9 @@ from fl_privquant.mechanisms.additive.rounded_gaussian import RoundedGaussianMec
 from fl_privquant.optimize.sums.coordinate_clip import compute_kept_moments
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta
 from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
+from fl_privquant.privacy_loss.update_bounds import WholeUpdate
 from fl_privquant.sampling.fine_gaussian import FineGaussian
-from tests.mechanisms.forgery import forged
+from tests.mechanisms.forgery import assert_forgeries_are_refused, forged
 
 FINE = 1 << 20
 
@@ -117,16 +118,15 @@ def test_what_the_spec_refuses() -> None:
 def test_forged_shares_are_refused() -> None:
     """Claims are checked against spacing and deviation: a finer lattice or smaller shares are refused."""
     mechanism = design(epsilon=1.0, num_clients=10)
-    for changes in (
+    changes = [
         {"spacing": (0.999 * mechanism.spacing).hex()},
         {"deviation": (1.999).hex()},
         {"epsilon": (0.999).hex()},
         {"delta": (0.9e-6).hex()},
         {"wrap_bits": mechanism.wrap_bits - 1},
         {"num_clients": 200},
-    ):
-        with pytest.raises(CertificationError, match="claimed"):
-            pq.Mechanism.from_bytes(forged(mechanism, **changes))
+    ]
+    assert_forgeries_are_refused(mechanism, changes, "claimed")
     with pytest.raises(CertificationError, match="spacing"):
         pq.Mechanism.from_bytes(
             forged(mechanism, spacing=(1e-300).hex(), coordinate_deviation=(1e-300).hex())
@@ -140,7 +140,7 @@ def test_the_local_view_is_a_gaussian() -> None:
     assert mechanism.delta_at(2.0) < 1e-9
     coordinate = mechanism.loss().loss
     assert compose_epsilon([Part(coordinate, 1)], 1e-6).epsilon == pytest.approx(1.0, abs=1e-4)
-    (update,) = mechanism.update_losses(UpdateNorms(l2=3.0), 1000)
+    (update,) = mechanism.update_losses(WholeUpdate(UpdateNorms(l2=3.0), 1000))
     assert update.loss.separation == pytest.approx(6.0 / sigma, rel=2e-5)
 
 
@@ -152,7 +152,7 @@ def test_large_losses_in_the_local_view_count_the_tables() -> None:
     assert math.isinf(certified[3])
     # So much that not even a bound of the whole update is a number.
     mechanism = design(spacing=1e-3)
-    assert mechanism.update_losses(UpdateNorms(l2=100.0), 650) == []
+    assert mechanism.update_losses(WholeUpdate(UpdateNorms(l2=100.0), 650)) == []
     assert mechanism.loss().loss.infinity == 1.0
 
 
@@ -172,7 +172,7 @@ def test_plans_for_lax_targets_are_as_close_to_a_central_gaussian(
 def test_the_sum_protects_with_the_noise_of_honest_clients() -> None:
     mechanism = design(spacing=2.0, deviation=1.5, num_clients=100)
     simple, refined = mechanism.update_losses(
-        UpdateNorms(l2=3.0), 1000, View.aggregate(100, corrupt=10, dropped=10)
+        WholeUpdate(UpdateNorms(l2=3.0), 1000, View.aggregate(100, corrupt=10, dropped=10))
     )
     noise = math.sqrt(80) * 1.5 * 2.0
     assert simple.loss.separation == pytest.approx(6.0 / noise, rel=2e-5)
@@ -183,7 +183,7 @@ def test_the_sum_protects_with_the_noise_of_honest_clients() -> None:
     assert statement.method == "l2 gaussian of rounded shares+exact"
     # Two honest clients with the smallest shares: the fractional parts still show a little.
     few = design(spacing=2.0, deviation=1.0, num_clients=100).update_losses(
-        UpdateNorms(l2=3.0), 1000, View.aggregate(2)
+        WholeUpdate(UpdateNorms(l2=3.0), 1000, View.aggregate(2))
     )
     assert few[0].loss.log_ratio > 0.1
 

@@ -8,7 +8,6 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.mechanisms.additive._integer_noise import rounding_variance
-from fl_privquant.sampling import chunks
 
 
 @pytest.mark.parametrize("levels", [2, 3, 16, 256, 257, 65536])
@@ -63,19 +62,6 @@ def test_sums_and_bytes() -> None:
     np.testing.assert_allclose(
         mechanism.decode_sum(total, 20), mechanism.decode(codes).mean(axis=0), atol=1e-15
     )
-    again = pq.Mechanism.from_bytes(mechanism.to_bytes())
-    assert again.to_bytes() == mechanism.to_bytes()
-    assert again.levels == 8
-
-
-def test_chunks_and_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism = pq.design("stochastic", levels=1000)
-    x = np.random.default_rng(2).uniform(-1.0, 1.0, (30, 31))
-    expected = mechanism.encode(x, rng=pq.RandomStream.seeded(3))
-    monkeypatch.setattr(chunks, "_CHUNK", 50)
-    for threads in (1, 4):
-        again = mechanism.encode(x.T.copy().T, rng=pq.RandomStream.seeded(3), threads=threads)
-        np.testing.assert_array_equal(again, expected)
 
 
 def test_refusals() -> None:

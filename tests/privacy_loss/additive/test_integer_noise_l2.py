@@ -24,7 +24,7 @@ from fl_privquant.privacy_loss.additive.integer_noise_l2 import (
     shift_separation,
 )
 from fl_privquant.privacy_loss.additive.normal_pairs import spare_for
-from fl_privquant.privacy_loss.update_bounds import UpdateNorms
+from fl_privquant.privacy_loss.update_bounds import UpdateNorms, WholeUpdate
 from fl_privquant.sampling.integer_noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise, Skellam
 from fl_privquant.statement import View
 from tests.exact import excess_of_pair
@@ -181,7 +181,7 @@ def test_the_accountant_states_the_smallest_figure(name: str) -> None:
     accountant.add(Release(mechanism, 650, View.aggregate(100), norms=norms), 10)
     stated = accountant.statement(1e-5)
     assert stated.method.startswith("l2 gaussian of integer noise")
-    names = {each.name for each in mechanism.update_losses(norms, 650, View(100))}
+    names = {each.name for each in mechanism.update_losses(WholeUpdate(norms, 650, View(100)))}
     assert len(names) == (1 if name == "discrete_laplace" else 2)
 
 
@@ -189,7 +189,7 @@ def test_noise_that_hides_nothing_is_not_certified() -> None:
     """Half a unit of variance, alone: the whole range is more than a few deviations apart."""
     assert math.isinf(shift_separation(IntegerDistribution(0, np.array([1.0])), 1e-9))
     mechanism = pq.design("discrete_laplace", epsilon=8.0, levels=16)
-    names = [each.name for each in mechanism.update_losses(UpdateNorms(l2=3.0), 10)]
+    names = [each.name for each in mechanism.update_losses(WholeUpdate(UpdateNorms(l2=3.0), 10))]
     assert names == []
 
 
@@ -213,6 +213,6 @@ def test_the_distance_of_updates_includes_the_rounding_of_inputs() -> None:
     """Chances of rounding up are multiples of 2^-32: coordinates of equal updates may get that far apart."""
     mechanism = pq.design("discrete_gaussian", epsilon=4.0, delta=1e-6, levels=17)
     dimension, l2 = 1_000_000, 1e-9
-    update = NoisyUpdate(NoisyInteger(mechanism.noise, 16), l2, dimension, 1)
+    update = NoisyUpdate(NoisyInteger(mechanism.noise, 16), 2.0 * l2, dimension, 1)
     apart = 2.0 * l2 / mechanism.step + math.sqrt(dimension) * 2.0**-32
     assert update.squared >= apart**2

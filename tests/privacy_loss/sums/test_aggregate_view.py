@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ive
-from scipy.stats import binom
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Release, UpdateNorms, View
@@ -25,9 +24,9 @@ from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
 from fl_privquant.privacy_loss.sums import bit_sums
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss
-from fl_privquant.privacy_loss.update_bounds import NO_NORMS
+from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate
 from fl_privquant.sampling.integer_noise import DiscreteGaussian, DiscreteLaplace, Skellam
-from tests.exact import epsilon_of, hockey_stick, product, random_table
+from tests.exact import blanket_delta, epsilon_of, hockey_stick, product, random_table, sums_of
 
 
 def on_lattice(table: CertifiedTable) -> np.ndarray:
@@ -44,10 +43,7 @@ def test_never_below_the_worst_inputs_of_the_others(seed: int, levels: int, clie
     distributions = on_lattice(table)
     loss = blanket_loss(table, clients)
     found = compose_epsilon([Part(loss, 2)], 1e-3).epsilon
-    for others in itertools.combinations_with_replacement(range(len(distributions)), clients - 1):
-        noise = np.ones(1)
-        for i in others:
-            noise = np.convolve(noise, distributions[i])
+    for noise in sums_of(distributions, clients - 1):
         sums = [np.convolve(distribution, noise) for distribution in distributions]
         for i, j in itertools.permutations(range(len(distributions)), 2):
             for epsilon in np.linspace(0.0, table.epsilon, 12):
@@ -61,29 +57,17 @@ def test_never_below_the_worst_inputs_of_the_others(seed: int, levels: int, clie
 def test_the_blanket_bound_itself_by_enumeration(clients: int) -> None:
     """Randomized response, all numbers of blanket draws one by one."""
     table = pq.design("one_bit", epsilon=1.0).table
-    rows = table.distribution.rows
-    share = 2.0 * rows.min()
     loss = blanket_loss(table, clients)
     for epsilon in (0.0, 0.1, 0.4, 0.8):
-        exact = 0.0
-        for draws in range(clients):
-            coins = binom.pmf(np.arange(draws + 1), draws, 0.5)
-            pair = (np.convolve(rows[0], coins), np.convolve(rows[1], coins))
-            exact += binom.pmf(draws, clients - 1, share) * hockey_stick(*pair, epsilon)
+        exact = blanket_delta(table.distribution.rows, clients, epsilon)
         assert exact * (1.0 - 1e-9) <= loss.delta(epsilon) <= exact * (1.0 + 2e-3) + 1e-12
 
 
 def test_buckets_and_cells_cost_little() -> None:
     """Against 16 buckets: with 100 clients all numbers of draws, again by enumeration."""
     table = pq.design("one_bit", epsilon=1.0).table
-    rows, clients = table.distribution.rows, 100
-    share = 2.0 * rows.min()
-    exact = 0.0
-    for draws in range(clients):
-        coins = binom.pmf(np.arange(draws + 1), draws, 0.5)
-        pair = (np.convolve(rows[0], coins), np.convolve(rows[1], coins))
-        exact += binom.pmf(draws, clients - 1, share) * hockey_stick(*pair, 0.1)
-    assert exact <= blanket_loss(table, clients).delta(0.1) <= 1.06 * exact
+    exact = blanket_delta(table.distribution.rows, 100, 0.1)
+    assert exact <= blanket_loss(table, 100).delta(0.1) <= 1.06 * exact
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5, 64, 1000])
@@ -207,13 +191,10 @@ def test_sums_of_many_clients_cost_less_than_codes(bits: int, clients: int) -> N
 @pytest.mark.parametrize(("trials", "clients"), [(1, 3), (1, 6), (2, 3), (3, 2)])
 def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, clients: int) -> None:
     mechanism = pq.design("pbm", epsilon=2.0, levels=trials + 1)
-    (theorem,) = mechanism.update_losses(NO_NORMS, 1, View(clients))
+    (theorem,) = mechanism.update_losses(WholeUpdate(NO_NORMS, 1, View(clients)))
     assert (theorem.name, theorem.count) == ("poisson binomial", 1)
     distributions = mechanism.pmf([-1.0, -0.4, 0.3, 1.0])
-    for others in itertools.combinations_with_replacement(range(len(distributions)), clients - 1):
-        noise = np.ones(1)
-        for i in others:
-            noise = np.convolve(noise, distributions[i])
+    for noise in sums_of(distributions, clients - 1):
         sums = [np.convolve(distribution, noise) for distribution in distributions]
         for p, q in itertools.permutations(sums, 2):
             # Rates between those that were computed too: chords of a convex function are above it.
@@ -226,7 +207,7 @@ def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, cli
 @pytest.mark.parametrize("epsilon", [0.3, 6.0])
 def test_one_case_of_the_theorem_is_not_above_all_cases(trials: int, clients: int, epsilon: float) -> None:
     mechanism = pq.design("pbm", epsilon=epsilon, levels=trials + 1)
-    (theorem,) = mechanism.update_losses(NO_NORMS, 1, View(clients))
+    (theorem,) = mechanism.update_losses(WholeUpdate(NO_NORMS, 1, View(clients)))
     for rate in np.geomspace(1e-3, 1e2, 40):
         one_case, all_cases = (loss.log_moment(rate) for loss in (theorem.at_least, theorem.loss))
         assert 0.2 * all_cases < one_case <= all_cases
@@ -258,7 +239,7 @@ def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
         accountant = Accountant([Release(mechanism, 650, View(20))])
         stated = accountant.statement(1e-5)
         assert stated.method == name
-        (theorem,) = mechanism.update_losses(NO_NORMS, 650, View(20))
+        (theorem,) = mechanism.update_losses(WholeUpdate(NO_NORMS, 650, View(20)))
         assert theorem.count == 650
         bounds = [
             compose_epsilon([Part(loss, 650)], 1e-5).epsilon
@@ -269,13 +250,13 @@ def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:
     one_bit = pq.design("one_bit", epsilon=1.0)
     spent = [Accountant([Release(one_bit, 650, View(n))]).statement(1e-5).epsilon for n in (20, 900, 2000)]
     assert spent == sorted(spent, reverse=True)
-    assert pq.design("rqm", epsilon=1.0, bits=2).update_losses(NO_NORMS, 650, View(20)) == []
+    assert pq.design("rqm", epsilon=1.0, bits=2).update_losses(WholeUpdate(NO_NORMS, 650, View(20))) == []
 
 
 @pytest.mark.parametrize("name", ["skellam", "discrete_gaussian"])
 def test_no_theorem_for_norms_is_below_the_distribution_of_one_coordinate(name: str) -> None:
     """Coordinates in [-1, 1] have a norm of at most sqrt(d): then the theorem applies, and is not smaller."""
     mechanism = pq.design(name, epsilon=1.0, levels=4)
-    bound = mechanism.update_losses(UpdateNorms(l2=math.sqrt(50)), 50, View(20))[0]
+    bound = mechanism.update_losses(WholeUpdate(UpdateNorms(l2=math.sqrt(50)), 50, View(20)))[0]
     exact = compose_epsilon([Part(mechanism.loss(View(20)).loss, 50)], 1e-5).epsilon
     assert exact <= compose_epsilon([Part(bound.loss, 1)], 1e-5).epsilon

@@ -20,6 +20,7 @@ from fl_privquant.privacy_loss.sums.gaussian_bound import (
     _normal_score,
     certify_sum,
 )
+from tests.exact import sums_of
 
 RATE = 1e-9
 
@@ -57,14 +58,7 @@ def tables(draw: st.DrawFn) -> CertifiedTable:
 
 def sums_of_others(table: CertifiedTable, number: int) -> list[np.ndarray]:
     """The distributions of the sum of ``number`` other clients, for all their inputs at knots."""
-    rows = table.weights / TOTAL_WEIGHT
-    found = []
-    for chosen in itertools.combinations_with_replacement(range(len(rows)), number):
-        distribution = np.ones(1)
-        for each in chosen:
-            distribution = np.convolve(distribution, rows[each])
-        found.append(distribution)
-    return found
+    return sums_of(list(table.weights / TOTAL_WEIGHT), number)
 
 
 def distribution_pairs(table: CertifiedTable, number: int) -> list[tuple[float, np.ndarray, np.ndarray]]:

@@ -221,8 +221,6 @@ def test_refusals() -> None:
         {"corrupt_fraction": 0.5, "dropout_fraction": 0.4, "server_may_lie": True},
         {"corrupt_fraction": -0.1},
         {"dropout_fraction": 1.0},
-        {"max_security_failure": 0.0},
-        {"max_correctness_failure": 1.0},
     ):
         with pytest.raises(InvalidSpecError):
             choose_parameters(50, **wrong)

@@ -64,12 +64,14 @@ def test_losses_to_a_trusted_server_are_paired_by_seed() -> None:
         f"{BUDGET}, use ours with 2 bits: it loses 0.4 points of accuracy to a trusted server (95 % interval "
         f"{interval}).",
     )
-    ranked, lost = found.details
-    assert ranked.startswith(f"{BUDGET}, compared with ours with 2 bits: worse: poor (−19.2 points")
-    assert lost == (
-        "Points of accuracy lost to a trusted server, with 95 % intervals: ours 0.4 "
-        f"({interval}) and poor 19.7 (17.6 to 21.7); significant: poor."
-    )
+    ((budget, table),) = found.comparisons
+    assert budget == BUDGET
+    rows = table.set_index("mechanism")
+    best, trusted = "points of accuracy below ours with 2 bits", "points of accuracy below a trusted server"
+    assert list(rows.columns) == [best, trusted]
+    assert rows.loc["poor", best].startswith("19.2 (")
+    assert rows[trusted].to_dict() == {"poor": "19.7 (17.6 to 21.7)", "ours": f"0.4 ({interval})"}
+    assert rows.loc["ours", best] == "–"
 
 
 def test_accuracies_within_the_noise_leave_it_to_the_error() -> None:
@@ -80,12 +82,11 @@ def test_accuracies_within_the_noise_leave_it_to_the_error() -> None:
         f"{BUDGET}, use ours with 2 bits: the squared error of its mean update is 1.10 times that of a "
         "trusted server (95 % interval 1.10 to 1.10).",
     )
-    ranked, lost, relative = found.details
-    assert "worse: poor (2.74 times its error, 95 % interval " in ranked
-    assert lost.endswith("none is significant.")
-    assert relative.startswith(
-        "Squared error of the mean update over that of a trusted server: ours 1.10 (1.10 to 1.10) and poor"
-    )
+    ((_, table),) = found.comparisons
+    rows = table.set_index("mechanism")
+    assert rows.loc["poor", "squared error ÷ that of ours with 2 bits"].startswith("2.74 (")
+    assert rows.loc["ours", "squared error ÷ that of a trusted server"] == "1.10 (1.10 to 1.10)"
+    assert rows.loc["ours", "points of accuracy below a trusted server"].startswith("0.7 (−")
     # An exact mean has no factor, and is not passed over.
     exact = {"none": [0.0] * 3, "a": [1.0] * 3, "b": [2.0] * 3}
     accuracies = {"none": [0.81, 0.7, 0.75], "a": [0.8, 0.71, 0.74], "b": [0.79, 0.7, 0.75]}
@@ -100,10 +101,8 @@ def test_errors_are_compared_by_factors() -> None:
         f"{BUDGET}, use optm with 2 bits: its mean update has the least squared error; one_bit, the next "
         "best, has 1.50 times its error (95 % interval 1.50 to 1.50).",
     )
-    assert found.details == (
-        f"{BUDGET}, compared with optm with 2 bits: worse: one_bit (1.50 times its error, 95 % interval 1.50 "
-        "to 1.50) and rqm (2.00, 2.00 to 2.00).",
-    )
+    ((_, table),) = found.comparisons
+    assert table.to_numpy().tolist() == [["one_bit", "1.50 (1.50 to 1.50)"], ["rqm", "2.00 (2.00 to 2.00)"]]
     results["one_bit"] = [1.0, 1.3, 1.05]
     logs = np.log(np.array(results["one_bit"]) / results["optm"])
     half = stats.t.ppf(1 - 0.05 / 4, 2) * logs.std(ddof=1) / math.sqrt(3)
@@ -111,7 +110,8 @@ def test_errors_are_compared_by_factors() -> None:
     found = verdict([compared(results, ERROR)])
     interval = f"({mean:.2f} times its error, 95 % interval {low:.2f} to {high:.2f})"
     assert found.answers[0].endswith(f"; one_bit is within the noise of it {interval}.")
-    assert f"within the noise: one_bit {interval}; worse: rqm (2.00" in found.details[0]
+    ((_, table),) = found.comparisons
+    assert table.iloc[0].tolist() == ["one_bit", f"{mean:.2f} ({low:.2f} to {high:.2f})"]
 
 
 @pytest.mark.parametrize(("factor", "text"), [(1.004, "1.004"), (99.5, "99.50"), (24660.0, "24,660")])
@@ -122,9 +122,9 @@ def test_factors_have_the_digits_that_matter(factor: float, text: str) -> None:
 
 def test_whole_runs_that_are_not_equally_private_are_named() -> None:
     comparison = compared({"optm": [1.0, 1.1, 1.2], "pbm": [1.8, 1.9, 2.3]}, ERROR)
-    assert len(verdict([comparison]).details) == 1
+    assert verdict([comparison]).notes == ()
     totals = comparison.runs["series"].map({"optm": 24_660.0, "pbm": 301.07})
-    _, last = verdict([replace(comparison, runs=comparison.runs.assign(total=totals))]).details
+    (last,) = verdict([replace(comparison, runs=comparison.runs.assign(total=totals))]).notes
     assert last.startswith("Whole runs are not equally private (client total, local view")
     assert last.endswith("ε is from 301.1 with pbm to 24,660 with optm.")
 
@@ -139,7 +139,8 @@ def test_few_seeds_have_no_interval_and_recommend_nothing_for_sure(count: int) -
     assert "perhaps use b with 2 bits" in use
     amount = f"2.0{0 if count == 1 else 4} times its error"
     assert use.endswith(f"a, the next best, has {amount} ({seeds}, no interval).")
-    assert f"too few seeds to tell from chance: a ({amount}" in found.details[0]
+    ((_, table),) = found.comparisons
+    assert table.iloc[0].tolist() == ["a", f"{amount.partition(' ')[0]} ({seeds}, no interval)"]
     assert (
         last
         == f"{seeds.capitalize()} cannot tell a difference from chance: run more, for example seed=0,1,2,3,4."
@@ -170,14 +171,7 @@ def test_no_interval_reaches_beyond_what_is_possible() -> None:
     assert not difference.is_significant
 
 
-def test_many_series_and_many_comparisons_are_not_all_named() -> None:
-    results = {
-        name: [0.9 - 0.01 * place + seed / 1000 for seed in range(3)]
-        for place, name in enumerate("abcdefghij")
-    }
-    (first,) = verdict([compared(results)]).details
-    assert ", with 3 in between" in first
-    assert "j (−9.0" in first
+def test_many_comparisons_are_not_all_told() -> None:
     many = [compared({"a": [0.9, 0.8, 0.7], "b": [0.7, 0.65, 0.5]}, LOSS)] * (MAX_COMPARISONS + 3)
     sentences = verdict(many).answers
     assert sentences[MAX_COMPARISONS:] == ("3 more comparisons are in the table of results.",)

@@ -82,10 +82,10 @@ def test_a_check_fails_where_there_is_nothing_to_correct(monkeypatch: pytest.Mon
 
 def test_the_lemma_s_control_would_notice_a_wrong_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """With left and right limits swapped the set is wrong below -c instead of above c."""
-    original = theorem_checks.mirror_selection
+    original = theorem_checks.Selections.mirror
 
-    def mirrored(bins, selection):  # type: ignore[no-untyped-def]
-        distribution = original(bins, selection)
+    def mirrored(selections, selection):  # type: ignore[no-untyped-def]
+        distribution = original(selections, selection)
         flip = slice(None, None, -1)
         return type(distribution)(
             distribution.values,
@@ -95,7 +95,7 @@ def test_the_lemma_s_control_would_notice_a_wrong_set(monkeypatch: pytest.Monkey
             distribution.start_rows[flip],
         )
 
-    monkeypatch.setattr(theorem_checks, "mirror_selection", mirrored)
+    monkeypatch.setattr(theorem_checks.Selections, "mirror", mirrored)
     finding = run_check("maximum-set", 30)
     assert not finding.confirmed
     assert finding.measured["missed_below"] > 0

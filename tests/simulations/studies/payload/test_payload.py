@@ -33,7 +33,7 @@ def test_measured_errors_are_those_of_the_plans() -> None:
     assert set(table["mechanism"]) == set(MECHANISMS)
     off = table["measured"] / table["predicted"] - 1.0
     assert off.abs().max() <= 0.05
-    assert table["wrapped_sums"].sum() == 0
+    assert table["overflowed_sums"].sum() == 0
 
 
 def test_nobody_needs_fewer_bytes() -> None:
@@ -51,6 +51,6 @@ def test_a_cell_measured_anew() -> None:
     cell = SimpleNamespace(**measure_plan(plan, 20, seed=3))
     assert cell.measured == pytest.approx(cell.predicted, abs=4.0 * cell.error)
     assert cell.error < 0.06 * cell.predicted
-    assert cell.wrapped_sums == 0
+    assert cell.overflowed_sums == 0
     # A plan with twice the noise would be told apart.
     assert cell.measured != pytest.approx(2.0 * cell.predicted, abs=4.0 * cell.error)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from fl_privquant.plotting import color_of, import_pyplot
 from simulations.studies.__main__ import study_folder
 from simulations.studies._pages import ReadTable, join_tables, page_text, read_table
-from simulations.studies.sum_grid.grid import OURS, PEERS, Setting, plan_cells
-from simulations.studies.sum_grid.study import PARTS, page_numbers
+from simulations.studies.sum_grid.grid import ALLOWED, GRID, OURS, PEERS, Setting, plan_cell, plan_cells
+from simulations.studies.sum_grid.study import FIGURES, LABELS, page_numbers
 
 READ = partial(read_table, study_folder("sum_grid"))
 # 7850 coordinates, 50 rounds, δ = 1e-5: the most bits and the largest error over a central Gaussian's.
@@ -19,7 +22,7 @@ MUST_HOLD = {100: (8, 1.01), 1000: (10, 1.01)}
 
 @pytest.fixture(scope="module")
 def cells() -> pd.DataFrame:
-    return join_tables(READ, PARTS)
+    return join_tables(READ, GRID)
 
 
 def test_the_committed_errors_meet_the_limits(cells: pd.DataFrame) -> None:
@@ -72,3 +75,93 @@ def test_committed_cells_are_what_is_computed(setting: Setting, cells: pd.DataFr
         row = here.loc[cell.mechanism, 0 if cell.mechanism == OURS else cell.levels]
         assert row["ratio_to_central"] == pytest.approx(cell.ratio_to_central, rel=1e-4)
         assert row["bits_in_sum"] == cell.bits_in_sum
+
+
+@pytest.mark.parametrize(
+    ("setting", "max_bits"), [(Setting(301, 25, 3.0), 8), (Setting(200, 50, 4.0, 30), 8)]
+)
+def test_errors_are_close_to_a_trusted_server_elsewhere_too(setting: Setting, max_bits: int) -> None:
+    ours, *peers = plan_cells(setting, code_bits=(2,))
+    assert 1.0 < ours.ratio_to_central <= 1.01
+    assert ours.bits_in_sum <= max_bits
+    assert 0.99 * setting.run_epsilon < ours.epsilon_reached <= setting.run_epsilon
+    assert [peer.mechanism for peer in peers] == list(PEERS)
+    assert all(peer.ratio_to_central > ours.ratio_to_central for peer in peers)
+    assert all(peer.epsilon_reached <= setting.run_epsilon for peer in peers)
+
+
+def test_ours_errs_less_than_additive_noise_in_fewer_bits(cells: pd.DataFrame) -> None:
+    here = cells[(cells["dimension"] == 7850) & cells["num_clients"].isin([100, 1000])]
+    ours = here[here["mechanism"] == OURS].set_index(["num_clients", "run_epsilon"])
+    # On at most eight levels: with more, their errors are as small as ours.
+    peers = here[here["mechanism"].isin(["skellam", "discrete_gaussian"]) & (here["levels"] <= 8)]
+    assert len(peers) >= 30
+    for row in peers.itertuples():
+        own = ours.loc[(row.num_clients, row.run_epsilon)]
+        assert own["ratio_to_central"] <= row.ratio_to_central
+        assert own["bits_in_sum"] < row.bits_in_sum
+
+
+# What a dichromat sees of linear RGB, after Viénot, Brettel and Mollon (1999).
+_DICHROMATS = {
+    "protanope": [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]],
+    "deuteranope": [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]],
+}
+_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+_WHITE = [0.9505, 1.0, 1.089]
+
+
+def lab(color: str, seen: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of a color as somebody sees it."""
+    channels = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    xyz = np.cbrt(np.array(_XYZ) @ np.clip(seen @ linear, 0.0, 1.0) / _WHITE)
+    return np.array([116 * xyz[1] - 16, 500 * (xyz[0] - xyz[1]), 200 * (xyz[1] - xyz[2])])
+
+
+def nearest_pair(colors: list[str]) -> float:
+    """The least distance of two colors for anybody; two that are side by side differ from about 10 on."""
+    return min(
+        float(np.linalg.norm(lab(one, seen) - lab(other, seen)))
+        for seen in (np.eye(3), *map(np.array, _DICHROMATS.values()))
+        for one, other in itertools.combinations(colors, 2)
+    )
+
+
+def test_the_colors_of_the_figure_of_bits_can_be_told_apart_by_the_color_blind() -> None:
+    assert nearest_pair([color_of(mechanism) for mechanism in LABELS]) > 15.0
+    # Skellam had this color once, which is next to that of the discrete Gaussian.
+    assert nearest_pair(["#355070", "#6d597a"]) < 15.0
+
+
+def test_bars_of_the_figure_of_bits_begin_at_zero_and_show_the_bits_of_every_mechanism() -> None:
+    figure = FIGURES["equal-error"](READ)
+    table = READ("equal_error")
+    for axis, num_clients in zip(figure.axes, (100, 1000), strict=True):
+        assert axis.get_ylim()[0] == 0.0
+        rows = table[table["num_clients"] == num_clients]
+        heights = sorted(bar.get_height() for bar in axis.patches)
+        assert heights == sorted(rows["bits_in_sum"])
+        assert axis.get_ylim()[1] > max(heights)
+        # Each bar says how many bits are sent.
+        assert sorted(int(text.get_text()) for text in axis.texts) == heights
+    import_pyplot().close(figure)
+
+
+def test_all_mechanisms_of_the_figure_of_bits_have_the_same_error_at_their_own_best() -> None:
+    """Each has the fewest levels that are enough: rounded more coarsely, peers erred seven times as much."""
+    table = READ("equal_error")
+    keys = ["num_clients", "run_epsilon", "mechanism"]
+    assert set(table[keys].itertuples(index=False, name=None)) == set(
+        itertools.product((100, 1000), (1.0, 4.0, 10.0), LABELS)
+    )
+    assert (table["ratio_to_central"] <= ALLOWED).all()
+    assert np.all(table["epsilon_reached"] <= table["run_epsilon"])
+    for mechanism in PEERS:
+        (row,) = table.query(
+            "mechanism == @mechanism and num_clients == 100 and run_epsilon == 4"
+        ).itertuples()
+        if row.levels > 2:
+            fewer = plan_cell(Setting(7850, 100, 4.0), mechanism, int(row.levels) - 1)
+            assert fewer is not None
+            assert fewer.ratio_to_central > ALLOWED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
 
 from fl_privquant.codec.metrics import MetricRange
 from fl_privquant.errors import one_line
+from fl_privquant.flower._messages.clear_replies import FURTHER_METRICS
 
 # An L2 clip that is so many times as large or as small as the usual norm is worth a remark.
 _FAR_FACTOR = 10.0
@@ -15,9 +15,6 @@ _FAR_FACTOR = 10.0
 _MAX_NAMED_NODES = 5
 # How many metrics a line names, and how many characters of each.
 _MAX_NAMED_METRICS, _MAX_NAME_CHARACTERS = 10, 60
-
-FURTHER_METRICS: Final = "further metrics"
-"""Stands for all names that are too many to be kept."""
 
 
 def failure_lines(nodes_by_reason: Mapping[str, Sequence[int]]) -> list[str]:

@@ -1,0 +1,188 @@
+"""What an app's Python files say: names of a legacy API, draws of floats, and metrics that clients send.
+
+Names are followed through imports and simple assignments, and calls through functions of the app by their
+names. What cannot be followed is reported as unknown, or is not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fl_privquant.errors import InvalidSpecError, one_line
+
+UNKNOWN_METRICS = "metrics with names that cannot be read here"
+"""Stands for the keys of a record whose content is computed."""
+_LEGACY_SUMS = {"SecAggPlusWorkflow", "SecAggWorkflow", "secaggplus_mod", "secagg_mod"}
+# Functions that draw floats for noise, by the module whose generator they use.
+_NUMPY_DRAWS = {"normal", "laplace", "standard_normal", "exponential", "randn", "multivariate_normal"}
+_DRAWS = {
+    "numpy.random": _NUMPY_DRAWS,
+    "torch": {"normal", "randn", "randn_like"},
+    "random": {"gauss", "normalvariate"},
+}
+_GENERATORS = {"default_rng", "Generator", "RandomState"}
+# What a reply may hold besides arrays.
+_RECORDS = ("MetricRecord", "ConfigRecord")
+# The metric by which FedAvg weighs, which every app reports.
+_WEIGHT = "num-examples"
+_Functions = dict[str, ast.FunctionDef]
+
+
+def parse_sources(folder: Path) -> dict[str, ast.Module]:
+    """The Python files of a folder, without those of virtual environments and hidden folders."""
+    parsed: dict[str, ast.Module] = {}
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") or part in ("venv", "site-packages") for part in name.parts):
+            continue
+        try:
+            parsed[str(name)] = ast.parse(path.read_text(encoding="utf-8"))
+        except (SyntaxError, UnicodeDecodeError, OSError) as error:
+            raise InvalidSpecError(
+                "app", str(name), f"cannot be read ({type(error).__name__}: {one_line(error)})"
+            ) from error
+    return parsed
+
+
+def find_legacy_sums(sources: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Where parts of Flower's legacy secure aggregation are named, and which."""
+    for path, tree in sources.items():
+        for node in ast.walk(tree):
+            named: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Attribute):
+                named = [node.attr]
+            for name in sorted(_LEGACY_SUMS.intersection(named)):
+                yield f"{path}, line {node.lineno}", name  # type: ignore[attr-defined]
+
+
+def find_draws(sources: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Where floats are drawn that may be noise, and by which function."""
+    for path, tree in sources.items():
+        names = _full_names(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _is_draw(_full_name(node.func, names)):
+                yield f"{path}, line {node.lineno}", ast.unparse(node.func)
+
+
+def find_starts(sources: dict[str, ast.Module]) -> list[str]:
+    """Where something is started for a number of rounds."""
+    return [
+        f"{path}, line {node.lineno}"
+        for path, tree in sources.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "start"
+        and any(keyword.arg in ("num_rounds", "initial_arrays") for keyword in node.keywords)
+    ]
+
+
+def find_metrics(sources: dict[str, ast.Module]) -> Iterator[tuple[str, list[str]]]:
+    """Where functions that train make records of metrics, and the names of these."""
+    functions = {
+        node.name: node
+        for tree in sources.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    for path, tree in sources.items():
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and _trains(function):
+                called = _called_functions(function, functions)
+                names = [name for part in called for name in _metric_names(part) if name != _WEIGHT]
+                if names:
+                    yield f"{path}, line {function.lineno}", list(dict.fromkeys(names))
+
+
+def _full_names(tree: ast.Module) -> dict[str, str]:
+    """Names of a file and what they stand for: imports, and generators of random numbers."""
+    names = {"np": "numpy"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.split(".")[0]
+                names[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = _full_name(node.value.func, names)
+            if made.split(".")[-1] in _GENERATORS:
+                names |= {ast.unparse(target): "numpy.random" for target in node.targets}
+    return names
+
+
+def _full_name(node: ast.expr, names: dict[str, str]) -> str:
+    """A dotted name, with what its beginning stands for; a generator that is made counts as its module."""
+    text = ast.unparse(node)
+    if text in names:
+        return names[text]
+    if isinstance(node, ast.Attribute):
+        return f"{_full_name(node.value, names)}.{node.attr}"
+    if isinstance(node, ast.Call) and _full_name(node.func, names).split(".")[-1] in _GENERATORS:
+        return "numpy.random"
+    return text
+
+
+def _is_draw(name: str) -> bool:
+    """Whether a function draws noise: of a module, or of something that is called a generator."""
+    owner, _, draw = name.rpartition(".")
+    is_generator = draw in _NUMPY_DRAWS and any(word in owner.lower() for word in ("rng", "generator"))
+    return is_generator or draw in _DRAWS.get(owner, ())
+
+
+def _trains(function: ast.FunctionDef) -> bool:
+    """Whether a function is decorated as ``@app.train()``."""
+    decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+    return any(isinstance(node, ast.Attribute) and node.attr == "train" for node in decorators)
+
+
+def _called_functions(function: ast.FunctionDef, functions: _Functions) -> list[ast.FunctionDef]:
+    """A function, and those of the app that it calls by their names, and so on."""
+    called = [function]
+    for caller in called:
+        for node in ast.walk(caller):
+            if isinstance(node, ast.Call):
+                callee = functions.get(ast.unparse(node.func).split(".")[-1])
+                if callee is not None and callee not in called:
+                    called.append(callee)
+    return called
+
+
+def _metric_names(function: ast.FunctionDef) -> Iterator[str]:
+    """The keys of the records of metrics, and of configuration, that a function makes."""
+    assigned = [
+        (target, node.value)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    ]
+    values = {ast.unparse(target): value for target, value in assigned}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in _RECORDS:
+            contents = [*node.args, *(keyword.value for keyword in node.keywords)]
+            for content in contents:
+                yield from _keys(values.get(ast.unparse(content), content))
+            # A record, or a dictionary, that gets its entries one by one.
+            holders = {ast.unparse(content) for content in contents}
+            holders |= {name for name, value in values.items() if value is node}
+            for target, _ in assigned:
+                if isinstance(target, ast.Subscript) and ast.unparse(target.value) in holders:
+                    yield _key_name(target.slice)
+
+
+def _key_name(key: ast.expr | None) -> str:
+    return str(key.value) if isinstance(key, ast.Constant) else UNKNOWN_METRICS
+
+
+def _keys(content: ast.expr) -> Iterable[str]:
+    """The keys of a dictionary that is written out, as ``{"key": value}`` or ``dict(key=value)``."""
+    if isinstance(content, ast.Dict):
+        return [_key_name(key) for key in content.keys]
+    if isinstance(content, ast.Call) and ast.unparse(content.func) == "dict" and not content.args:
+        return [keyword.arg or UNKNOWN_METRICS for keyword in content.keywords]
+    return [UNKNOWN_METRICS]
