@@ -36,9 +36,9 @@ from fl_privquant.sampling.stream import RandomStream
 
 __all__ = ["record_update"]
 
-# Memory for the gradients of a microbatch, of which torch holds about this many copies at a time. More is not
-# faster, as the gradients then leave the processor's cache.
-_MEMORY_BYTES = 1 << 26
+# Memory for the gradients of a microbatch and for what its layers give, of which torch holds about this many
+# copies at a time. More is not faster, as they then leave the processor's cache.
+_MEMORY_BYTES = 96 << 20
 _COPIES = 4
 # These compute with statistics of the whole batch, so that a record has no gradient of its own.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
@@ -77,7 +77,7 @@ def record_update(
     per_layer
         Whether each layer's part of a gradient is clipped by itself, to an equal share of the squared clip.
     microbatch
-        How many gradients are in memory at a time; by default as many as 64 MB hold.
+        How many records are in memory at a time; by default as many as 96 MB hold.
     rng
         A seeded stream, for simulations; by default secure randomness, which keeps the draw a secret.
 
@@ -138,7 +138,7 @@ def sum_clipped_gradients(
     """
     parameters = _trained_parameters(model)
     if microbatch is None:
-        microbatch = _microbatch(parameters.values())
+        microbatch = _choose_microbatch(model, parameters.values(), inputs)
     size = _validation.check_integer("microbatch", microbatch, 1)
     gradients = _per_record_gradients(model, loss, parameters)
     groups = _group_by_layer(parameters) if per_layer else [list(parameters)]
@@ -245,8 +245,24 @@ def _trained_parameters(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
 
 
-def _microbatch(parameters: Iterable[Tensor]) -> int:
+def _choose_microbatch(model: nn.Module, parameters: Iterable[Tensor], inputs: Tensor) -> int:
+    """The number of records whose gradients, and outputs of layers, fit into the memory."""
+    if not len(inputs):
+        return 1
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+    def count(layer: nn.Module, given: Any, outputs: Any) -> None:
+        nonlocal size
+        parts = outputs if isinstance(outputs, tuple) else (outputs,)
+        size += sum(part.numel() * part.element_size() for part in parts if isinstance(part, Tensor))
+
+    hooks = [layer.register_forward_hook(count) for layer in model.modules()]
+    try:
+        with torch.no_grad():
+            model(inputs.new_zeros((1, *inputs.shape[1:])))
+    finally:
+        for hook in hooks:
+            hook.remove()
     return max(_MEMORY_BYTES // (_COPIES * max(size, 1)), 1)
 
 

@@ -165,6 +165,17 @@ def test_memory_is_bounded_whatever_the_batch() -> None:
     assert len(sizes) >= 9
 
 
+def test_memory_is_bounded_where_layers_give_more_than_the_model_has() -> None:
+    """Few parameters, and large images: 96 MB hold the gradients of thousands of records."""
+    model = nn.Sequential(nn.Conv2d(1, 64, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5))
+    message = make_message(model)
+    sizes: list[int] = []
+    model[0].register_forward_hook(lambda layer, inputs, outputs: sizes.append(1))
+    record_update(message, model, LOSS, torch.zeros(80, 1, 64, 64), torch.arange(80) % 5, rng=stream())
+    # Two trials with one record, and about 40 that are drawn, of a megabyte and its copies each.
+    assert len(sizes) >= 2 + 2
+
+
 def test_a_layer_that_mixes_records_is_named() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 5))
     with pytest.raises(InvalidSpecError, match=r"layer '1' \(BatchNorm2d\) mixes the records"):

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from fl_privquant.cli import program
-from fl_privquant.planning.run_limits import check_target_relation
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.runner.progress import epsilon_heading, print_line, set_position
 
@@ -55,10 +54,8 @@ class RunsCallback(Callback):
             console, f"sweep of {self._total} runs; a line for each that ends, and a report after the last"
         )
         # Parallel sweeps show no rounds, only what a run costs when it has ended.
-        of_records = config.privacy.unit == "record"
-        relation = check_target_relation(config.privacy.relation, of_records)
-        unit = Unit.RECORD if of_records else Unit.TOTAL
-        stated = PrivacyStatement(0.0, float(config.privacy.delta), unit, relation=relation)
+        unit = Unit.RECORD if config.privacy.unit == "record" else Unit.TOTAL
+        stated = PrivacyStatement(0.0, float(config.privacy.delta), unit)
         print_line(console, epsilon_heading(stated, not self._parallel))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:

@@ -95,7 +95,7 @@ def test_ctrl_c_in_a_sweep_says_what_is_finished_in_one_line(
     opening, epsilon, first, last = capsys.readouterr().err.splitlines()
     assert ended.value.code == 130
     assert opening.startswith("sweep of 3 runs")
-    assert epsilon.startswith("ε is for all updates of a client together (client total, replace-one, δ =")
+    assert epsilon.startswith("ε is for all updates of a client together (client total, δ =")
     assert first == f"error: run: {STARTED}"
     assert last == "interrupted: 0 of 3 runs are finished; the same command goes on where this one stopped"
 

@@ -31,9 +31,9 @@ _KNOWN_PACKAGES = ("flwr", "fl_privquant")
 _NODES = 100
 
 
-def is_known(kind: type) -> bool:
-    """Whether a class is Flower's or this package's, and not the app's own."""
-    return kind.__module__.partition(".")[0] in _KNOWN_PACKAGES
+def is_known(defined: Any) -> bool:
+    """Whether a class or a function is Flower's or this package's, and not the app's own."""
+    return str(defined.__module__).partition(".")[0] in _KNOWN_PACKAGES
 
 
 @dataclass(frozen=True, eq=False)

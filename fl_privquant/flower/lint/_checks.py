@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from flwr.serverapp import NeighboringRelation, PrivacyAccountant
 from flwr.serverapp.strategy import (
@@ -204,7 +203,7 @@ def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
     """A mod outside of one that protects gets the protected reply, and may add to it."""
     protecting = [at for at, mod in enumerate(app.mods) if isinstance(mod, _MODS)]
     for mod in app.mods[: protecting[0]] if protecting else []:
-        if not _module_of(mod).startswith(KNOWN_MODULES):
+        if not is_known(mod if hasattr(mod, "__name__") else type(mod)):
             inside = type(app.mods[protecting[0]]).__name__
             yield Finding(
                 getattr(mod, "__name__", type(mod).__name__),
@@ -212,11 +211,6 @@ def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
                 f"put it after {inside} in the list of mods",
                 Severity.WARNING,
             )
-
-
-def _module_of(mod: Any) -> str:
-    """Where a mod, a function or an object of a class, is defined."""
-    return str((mod if hasattr(mod, "__name__") else type(mod)).__module__)
 
 
 def _check_local_mods(app: AppParts) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ class Nodes:
     run_id
         The run that the messages belong to.
     batch
-        The most clients that are trained and encoded at once, if the app can do that.
+        The most clients that are trained at once, if the app can do that.
     """
 
     def __init__(self, client_app: ClientApp, federation: Federation, run_id: int, batch: int = 1) -> None:

@@ -124,7 +124,7 @@ class InlineGrid(SimulationGrid):
     processes
         Worker processes that the clients run in, until :meth:`close`; with 1, they run in this one.
     batch
-        The most clients that are trained and encoded at once, if the app can do that.
+        The most clients that are trained at once, if the app can do that.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class InlineEngine:
         worker is killed, clients that have not answered yet count as lost in that round. Not together with
         ``threads``, and not for clients that use a GPU, which no forked process can: use the Ray engine.
     batch
-        The most clients that are trained and encoded at once, where the app is a
+        The most clients that are trained at once, where the app is a
         :class:`~fl_privquant.flower.client.cohort.CohortApp`; with 1, each client is served by itself. Codes
         are the same as long as the trained models are, to the last bit.
     """

@@ -10,7 +10,7 @@ from fl_privquant.mechanisms.vectors.sphere import privunit_squared_error
 from fl_privquant.plotting import color_of, import_pyplot
 from simulations.studies._drawing import label_values, look_of
 from simulations.studies._pages import ReadTable, join_tables
-from simulations.studies.mean_estimation import local, ranked_rounding, secure
+from simulations.studies.mean_estimation import local, secure
 from simulations.studies.mean_estimation.local import (
     CHECK,
     CLIENTS,
@@ -22,11 +22,10 @@ from simulations.studies.mean_estimation.local import (
     LOCAL,
     PRIVATE,
 )
-from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED
 from simulations.studies.mean_estimation.secure import SAMPLED, SECURE, central_error
 from simulations.studies.sum_grid.grid import OURS
 
-PARTS = local.PARTS | ranked_rounding.PARTS | secure.PARTS
+PARTS = local.PARTS | secure.PARTS
 
 WITHIN = 1.02
 """Mechanisms are as good as the best up to this many times the least error; then the fewest bits win."""
@@ -51,7 +50,6 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "data": tuple(DATA),
         "private": PRIVATE,
         "floors": tuple(FLOORS),
-        "alike": ALIKE,
         "within": WITHIN,
         "lower_bound": privunit_squared_error,
         "central_error": central_error,
@@ -60,10 +58,6 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "sphere": rows[rows["data"] == "sphere"],
         "data_ratios": errors.div(errors["sphere"], axis=0),
         "draws": compare_draws(rows),
-        "correlated": read(CORRELATED).pivot_table(
-            ["error", "error_without_ranks"], ["num_clients", "dimension"], "data"
-        ),
-        "correlated_draws": compare_correlated_draws(read(CORRELATED)),
         "secure_table": {
             key: {row.mechanism: row for row in own.itertuples()} for key, own in best.groupby(_SETTING)
         },
@@ -107,12 +101,6 @@ def compare_draws(rows: pd.DataFrame) -> dict[str, Any]:
         "most": float(away[many].max()),
         "where": worst["mechanism"],
     }
-
-
-def compare_correlated_draws(table: pd.DataFrame) -> float:
-    """How far drawn errors of correlated quantization are from exact ones, in standard errors."""
-    drawn = table.dropna(subset="drawn")
-    return float(((drawn["drawn"] - drawn["error"]).abs() / drawn["drawn_standard_error"]).max())
 
 
 def compare_views(certified: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
@@ -170,11 +158,6 @@ def _draw_bits(read: ReadTable) -> Any:
             own = own[own["round_epsilon"].isin([_EPSILON, float("inf")])]
             look = look_of(name) | ({} if name in PRIVATE else {"marker": "x"})
             axis.plot(own["bits"], own["error"] / _CLIENTS, linestyle="", label=name, **look)
-        ranked = read(CORRELATED)
-        ranked = ranked[(ranked["data"] == "sphere") & (ranked["dimension"] == dimension)]
-        ranked = ranked[ranked["num_clients"] == _CLIENTS]
-        color = color_of(CORRELATED)
-        axis.plot(ranked["bits"], ranked["error"], color=color, marker="x", linestyle="", label=CORRELATED)
         summed = sums[(sums["dimension"] == dimension) & (sums["round_epsilon"] == _EPSILON)]
         for name, own in summed[summed["num_clients"] == _CLIENTS].groupby("mechanism"):
             look = {"color": color_of(str(name)), "marker": "s", "markersize": 4, "linestyle": ":"}

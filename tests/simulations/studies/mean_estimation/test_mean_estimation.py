@@ -14,7 +14,6 @@ from simulations.studies.__main__ import study_folder
 from simulations.studies._pages import join_tables, read_table
 from simulations.studies.mean_estimation.local import (
     CHECK,
-    CLIENTS,
     DATA,
     DIMENSIONS,
     EPSILONS,
@@ -23,7 +22,6 @@ from simulations.studies.mean_estimation.local import (
     PRIVATE,
     local_row,
 )
-from simulations.studies.mean_estimation.ranked_rounding import ALIKE, CORRELATED, correlated_row
 from simulations.studies.mean_estimation.secure import central_error
 from simulations.studies.mean_estimation.study import page_numbers, secure_table, winners
 from simulations.studies.sum_grid.grid import OURS, Setting, plan_cells
@@ -119,15 +117,3 @@ def test_sampled_coordinates_are_never_better_than_the_default_of_plans() -> Non
     both = sampled.merge(rows[rows["mechanism"] == OURS], on=same)
     assert len(both) == len(sampled)
     assert (both["error_x"] >= both["error_y"]).all()
-
-
-def test_correlated_rounding() -> None:
-    table = READ(CORRELATED)
-    assert len(table) == (len(DATA) + 1) * len(CLIENTS) * len(DIMENSIONS)
-    assert (table["error"] < table["error_without_ranks"]).all()
-    # The largest of 15 cells of 20 draws each.
-    assert page_numbers(READ)["correlated_draws"] < 4.5
-    row = correlated_row(ALIKE, 100, 100)
-    kept = table[(table["data"] == ALIKE) & (table["num_clients"] == 100) & (table["dimension"] == 100)]
-    assert kept["error"].item() == pytest.approx(row["error"], rel=1e-6)
-    assert kept["drawn"].item() == pytest.approx(row["drawn"], rel=1e-6)
