@@ -133,22 +133,22 @@ def check(
     RUN is a folder that simulations.run wrote.
 
     Exit codes: 0 if all is confirmed; 1 if a line disagrees or RUN cannot be read; 3 if some statements
-    cannot be derived, and nothing disagrees.
+    cannot be checked, and nothing disagrees.
     """
     from fl_privquant.check import DisagreementError
     from fl_privquant.check import check as check_run
 
     try:
-        not_derived = check_run(run)
+        not_checked = check_run(run)
     except DisagreementError as disagreement:
         unreadable = disagreement.__cause__ is not None
         typer.echo(f"{disagreement}" if unreadable else f"disagrees: {disagreement}")
         raise typer.Exit(1) from None
-    for line in not_derived:
-        typer.echo(f"not derived: {line}")
-    typer.echo("confirmed" if not not_derived else "confirmed, except for these")
-    if not_derived:
+    for line in not_checked:
+        typer.echo(f"cannot check {line}")
+    if not_checked:
         raise typer.Exit(3)
+    typer.echo("confirmed")
 
 
 @app.command(cls=FlagCommand)

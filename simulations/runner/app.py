@@ -113,7 +113,7 @@ def main(grid: Grid, context: Context) -> None:
     task = get_task(config)
     if config.audit.canaries:
         check_audit(config)
-    scores = CanaryScores(CanaryTask(task, config).canaries) if config.audit.canaries else None
+    scores = CanaryScores(CanaryTask(task, config), config) if config.audit.canaries else None
     initial = task.initial_arrays()
     dimension = config.encoding.arrays.layout(initial).dimension
     setup = PrivateSetup.of(config, dimension, estimate_update_norm(config, task))
@@ -143,10 +143,11 @@ def main(grid: Grid, context: Context) -> None:
     if len(private.ledger):
         recording.finish(statements, private.ledger.last_view)
     lines = private.privacy_statement()
-    if scores is not None and (report := scores.report(statements)) is not None:
-        directory.write_json("audit.json", report)
+    if scores is not None:
+        report = scores.report(statements)
+        directory.write_json("audit.json", {"bounds": report})
         plot_audit(report, config.privacy.epsilon, directory.path / "audit.png")
-        lines = [*lines, f"attacked: {report['text']}"]
+        lines = [*lines, *(f"attacked: {bound['text']}" for bound in report)]
     outputs.finish(recording.rows, statements, lines, result.arrays, private.ledger)
     task.plot_partition(directory.path / "partition.png")
     context.state["arrays"] = result.arrays

@@ -1,7 +1,15 @@
-"""The audit of a simulation: some of its clients are canaries, which an attack on the opened sums looks for.
+"""The audit of a simulation: some of its clients or records are canaries, which an attack looks for.
 
-A canary sends a multiple of its direction in place of what it would train, so long that the L2 clip is what
-bounds it (:mod:`fl_privquant.accounting.canaries`).
+A canary client sends a multiple of its direction in place of what it would train, so long that the clip is
+what bounds it. A canary record has that gradient, and a silo draws it as any other
+(:mod:`fl_privquant.accounting.canaries`). Each statement of the run is attacked by what its adversary sees:
+
+* sums and models: the inner products of the opened sums with a canary's direction, over the rounds that the
+  canary took part in. Noise that the next round takes off is known to have that covariance, so the rounds are
+  weighted by its inverse;
+* the local view: the codes of a canary, which are drawn once more as in the run, because a simulated secure
+  sum does not show them; for records also the sums, which the adversary of that view sees too;
+* one coordinate: codes of the mechanism for both ends of the clip.
 """
 
 from __future__ import annotations
@@ -11,33 +19,56 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, Message
 
-from fl_privquant.accounting import Canaries, PrivacyStatement, Unit, ViewKind, audit_scores
+from fl_privquant._array_types import Floats
+from fl_privquant.accounting import (
+    Canaries,
+    PrivacyStatement,
+    Relation,
+    Unit,
+    ViewKind,
+    audit_scores,
+    bound_of_outputs,
+)
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.errors import InvalidSpecError
+from fl_privquant.flower import RoundRecord
+from fl_privquant.flower.client.record_update import RecordWork
+from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
+from fl_privquant.privacy_loss.correlated_noise import LagNoise
+from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.config import RunConfig
 from simulations.tasks.task import Arrays, Task
 
-# How many times as long as the L2 clip a canary's update is, before it is clipped.
+# How many times as long as the clip a canary's update is, before it is clipped.
 _TOO_LONG = 2.0
+# Where the axis of the picture begins at the latest.
+_LEAST_DRAWN = 0.05
+# Codes of one coordinate for each end of the clip.
+_COORDINATE_DRAWS = 200_000
 
 
 class CanaryTask:
-    """A task some of whose clients are canaries.
+    """A task some of whose clients are canaries, or all of whose records are.
 
     Parameters
     ----------
     task
         What all other clients do.
     config
-        The run; ``audit.canaries`` of its clients are canaries.
+        The run; ``audit.canaries`` of its clients are canaries, or it has so many canary records.
     """
 
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task = task
         self._layout: Layout = config.encoding.arrays.layout(task.initial_arrays())
-        self.canaries = Canaries(config.audit.canaries, self._layout.dimension, seed=config.seed)
-        self._norm = _TOO_LONG * (config.l2_clip or 1.0)
+        relation = config.privacy.wanted_relation
+        self.canaries = Canaries(config.audit.canaries, self._layout.dimension, relation, config.seed)
+        self._silos = config.federation.num_clients
+        # Without an L2 clip each coordinate is clipped, so that all of them should be too long.
+        no_clip = 1e3 * self._layout.dimension * (config.encoding.clip or 1.0)
+        self.norm = no_clip if config.l2_clip is None else _TOO_LONG * config.l2_clip
 
     def __getattr__(self, name: str) -> Any:
         if name == "train_batch":
@@ -48,79 +79,197 @@ class CanaryTask:
         """The model that a canary sends, or the one that another client trains."""
         if client >= self.canaries.count:
             return self._task.train(arrays, client, server_round)
-        moved, start = dict(arrays), 0
-        update = self.canaries.update(client, self._norm)
-        for name in self._layout.names:
-            array = np.asarray(arrays[name])
-            part = update[start : start + array.size].reshape(array.shape)
-            moved[name] = (array + part).astype(array.dtype)
-            start += array.size
-        return moved
+        return self.moved(arrays, client)
+
+    def moved(self, arrays: Arrays, canary: int) -> Arrays:
+        """The model that a canary sends."""
+        parts = self._split(self.canaries.update(canary, self.norm))
+        return {
+            name: (np.asarray(array) + parts[name]).astype(array.dtype) if name in parts else array
+            for name, array in arrays.items()
+        }
+
+    def train_on_records(self, message: Message, client: int, rng: RandomStream | None) -> ArrayRecord:
+        """The update of a silo whose records are canaries: of those that coins left in, some are drawn."""
+        work, canaries = RecordWork(message), self.canaries
+        own = np.arange(client, canaries.count, self._silos)
+        own = own[canaries.coins[own]]
+        drawn = own[work.draw(own.size, RandomStream.secure() if rng is None else rng)]
+        # A step goes against the gradient.
+        gradients = -_TOO_LONG * work.sampling.clip * canaries.directions[drawn]
+        factors = work.clip_factors(np.linalg.norm(gradients, axis=1))
+        return work.make_update(self._split(factors @ gradients))
+
+    def _split(self, vector: Floats) -> dict[str, Floats]:
+        """A vector as the arrays of the model."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self._layout.shapes])[:-1]
+        parts = zip(self._layout.names, np.split(vector, ends), self._layout.shapes, strict=True)
+        return {name: part.reshape(shape) for name, part, shape in parts}
 
 
 class CanaryScores:
-    """The scores of a run's canaries, from what the server opened in each round."""
+    """What the adversaries of a run learn of its canaries, round by round."""
 
-    def __init__(self, canaries: Canaries) -> None:
-        self.canaries = canaries
-        self.total = np.zeros(canaries.dimension)
+    def __init__(self, task: CanaryTask, config: RunConfig) -> None:
+        self._task, self._config = task, config
+        # For each round: its record, who took part, and the scores by its sum and by codes; None if unknown.
+        self.opened: list[list[float] | None] = []
+        self.local: list[list[float]] = []
+        self.present: list[list[int]] = []
+        self._last: RoundRecord | None = None
 
-    def add(self, layout: Layout, decoded: Arrays, before: Arrays, num_clients: int) -> None:
-        """Add the sum of a round: the decoded mean model, less the model before, times the clients."""
-        step = [np.asarray(decoded[name], np.float64) - before[name] for name in layout.names]
-        self.total += num_clients * np.concatenate([part.ravel() for part in step])
+    def add(
+        self, record: RoundRecord, decoded: Arrays | None, before: Arrays, clients: Sequence[int]
+    ) -> None:
+        """Add a round: the mean model that was decoded from a sum, the model before, and who took part."""
+        canaries, layout = self._task.canaries, record.codec.layout
+        self._last = record
+        of_records = self._config.privacy.unit == "record"
+        self.present.append([] if of_records else [client for client in clients if client < canaries.count])
+        if decoded is None:
+            self.opened.append(None)
+        else:
+            step = _flatten(layout, decoded) - _flatten(layout, before)
+            self.opened.append((record.survivors * (canaries.directions @ step)).tolist())
+        self.local.append(self._draw_codes(record, before))
 
-    def report(self, statements: Sequence[PrivacyStatement]) -> Mapping[str, Any] | None:
-        """What the attack found, beside the statement for sums; None where a run has no such statement."""
-        stated = [
-            statement
-            for statement in statements
-            if statement.unit is Unit.TOTAL and statement.view.kind is ViewKind.AGGREGATE
-        ]
-        if not stated:
-            return None
-        bound = audit_scores(self.canaries.score([self.total]), self.canaries.coins, stated[-1])
-        return {
+    def _draw_codes(self, record: RoundRecord, before: Arrays) -> list[float]:
+        """The scores of the canaries that took part, by their own codes."""
+        scores, codec = np.zeros(self._task.canaries.count), record.codec
+        for canary in self.present[-1]:
+            rng = RandomStream.seeded(self._config.seed, round=record.round, client=canary, purpose="audit")
+            encoded = codec.encode_difference(self._task.moved(before, canary), before, rng)
+            arrays = codec.decode(encoded.pack())
+            scores[canary] = self._task.canaries.directions[canary] @ _flatten(codec.layout, arrays)
+        return scores.tolist()
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """The rounds so far."""
+        return {"opened": self.opened, "local": self.local, "present": self.present}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`checkpoint_state` gave."""
+        self.opened, self.local, self.present = state["opened"], state["local"], state["present"]
+
+    def report(self, statements: Sequence[PrivacyStatement]) -> list[dict[str, Any]]:
+        """For each statement of a finite ε, what the attack found; or why there is none."""
+        return [self._attack(stated) for stated in statements if np.isfinite(stated.epsilon)]
+
+    def _attack(self, stated: PrivacyStatement) -> dict[str, Any]:
+        result: dict[str, Any] = {"stated": stated.to_dict()}
+        reason = self._cannot_attack(stated)
+        if reason:
+            return result | {"text": f"no attack on {stated.figures}: {reason}"}
+        if stated.unit is Unit.COORDINATE:
+            assert self._last is not None
+            mechanism = self._last.encoding.mechanism
+            rng = RandomStream.seeded(self._config.seed, purpose="audit")
+            low, high = (mechanism.encode(np.full(_COORDINATE_DRAWS, end), rng=rng) for end in (-1.0, 1.0))
+            one = bound_of_outputs(low, high, stated)
+            return result | {
+                "text": str(one),
+                "lower": one.lower,
+                "estimate": one.lower,
+                "upper": None,
+                "confidence": one.confidence,
+                "canaries": 2 * _COORDINATE_DRAWS,
+                "method": "codes of one coordinate",
+                "refuted": one.refuted,
+            }
+        chosen, scores = self._scores(stated)
+        bound = audit_scores(scores, self._task.canaries.coins[chosen], stated)
+        return result | {
             "text": str(bound),
             "lower": bound.lower,
             "estimate": bound.estimate,
-            "upper": bound.upper,
+            "upper": bound.upper if np.isfinite(bound.upper) else None,
             "confidence": bound.confidence,
             "canaries": bound.num_canaries,
             "method": bound.method,
-            "stated": bound.stated.to_dict(),
             "refuted": bound.refuted,
         }
 
+    def _cannot_attack(self, stated: PrivacyStatement) -> str:
+        """Why a statement is not attacked; empty if it is."""
+        coin, kind = self._task.canaries.relation, stated.view.kind
+        of_records = self._config.privacy.unit == "record"
+        if stated.unit is Unit.COORDINATE:
+            per_coordinate = (
+                self._last is not None and self._last.encoding.mechanism.unit == stated.unit.value
+            )
+            return "" if per_coordinate else "the mechanism encodes whole updates"
+        if (stated.unit is Unit.RECORD) != of_records:
+            return "the canaries are " + ("records" if of_records else "clients")
+        if stated.relation not in (coin, Relation.REPLACE_ONE):
+            return f"the coins are for {coin.value}"
+        if kind is ViewKind.CENTRAL:
+            return "the noise of a trusted server is not attacked"
+        if (of_records or kind is not ViewKind.LOCAL) and None in self.opened:
+            return "no sums were opened"
+        chosen, _ = self._scores(stated)
+        return "" if chosen.size >= 20 else f"only {chosen.size} canaries were asked as often as any client"
+
+    def _scores(self, stated: PrivacyStatement) -> tuple[Any, Floats]:
+        """The canaries that took part most often, and their scores."""
+        canaries, rounds = self._task.canaries, len(self.present)
+        of_records = self._config.privacy.unit == "record"
+        part = np.zeros((rounds, canaries.count))
+        for at, present in enumerate(self.present):
+            part[at, present] = 1.0
+        if of_records or stated.view.kind is ViewKind.MODELS:
+            part[:] = 1.0
+        if stated.unit is Unit.ROUND:
+            part[:-1] = 0.0
+        local = stated.view.kind is ViewKind.LOCAL and not of_records
+        seen = np.array(self.local if local else self.opened, dtype=np.float64)
+        weights = part if local else np.linalg.solve(self._covariance(rounds), part)
+        chosen = np.flatnonzero(part.sum(axis=0) == part.sum(axis=0).max())
+        size = np.sqrt(np.maximum((weights * part).sum(axis=0), 1e-300))
+        return chosen, ((weights * seen).sum(axis=0) / size)[chosen]
+
+    def _covariance(self, rounds: int) -> Floats:
+        """The covariance of the noise of all sums, up to a factor."""
+        mechanism = None if self._last is None else self._last.encoding.mechanism
+        if not isinstance(mechanism, CorrelatedGaussianMechanism):
+            return np.eye(rounds)
+        private = (mechanism.deviation / mechanism.handed_deviation) ** 2
+        return LagNoise(mechanism.correlation, private).covariance(rounds)
+
+
+def _flatten(layout: Layout, arrays: Arrays) -> Floats:
+    return np.concatenate([np.asarray(arrays[name], np.float64).ravel() for name in layout.names])
+
 
 def check_audit(config: RunConfig) -> None:
-    """Raise InvalidSpecError unless the run can be audited."""
-    if config.audit.canaries > config.federation.num_clients:
+    """Raise InvalidSpecError if there are more canaries than clients."""
+    if config.privacy.unit == "client" and config.audit.canaries > config.federation.num_clients:
         problem = f"of {config.federation.num_clients} clients cannot be canaries"
         raise InvalidSpecError("audit.canaries", config.audit.canaries, problem, "ask fewer canaries")
-    if not config.secagg.enabled or (config.l2_clip is None and config.privacy.epsilon is None):
-        raise InvalidSpecError(
-            "audit.canaries",
-            config.audit.canaries,
-            "are looked for in sums of updates of bounded L2 norm",
-            "use secagg=on, with encoding.l2_clip or privacy.epsilon",
-        )
 
 
-def plot_audit(report: Mapping[str, Any], target: float | None, path: Path) -> None:
-    """Draw what was stated, attacked and, with a target, aimed at."""
+def plot_audit(report: Sequence[Mapping[str, Any]], target: float | None, path: Path) -> None:
+    """Draw what was stated, attacked and, with a target, aimed at: a line for each statement."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.0, 1.8), layout="constrained")
+    attacked = [bound for bound in report if "lower" in bound][::-1]
+    figure = Figure(figsize=(7.0, 1.5 + 0.4 * len(attacked)), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([report["lower"], report["upper"]], [1, 1], linewidth=6, label="attacked: bounds at 95 % each")
-    axes.plot([report["estimate"]], [1], "o", color="black")
-    axes.axvline(report["stated"]["epsilon"], label="stated: no more than this")
+    names = [f"{bound['stated']['unit']}, {bound['stated']['view']}" for bound in attacked]
+    names = [f"{name}, {bound['stated']['relation']}" for name, bound in zip(names, attacked, strict=True)]
+    places = list(range(len(attacked)))
+    # The axis is logarithmic: a bound of 0 ends at its left.
+    lows = [max(bound["lower"], _LEAST_DRAWN) for bound in attacked]
+    highs = [max(bound["upper"] or 0.0, low) for bound, low in zip(attacked, lows, strict=True)]
+    interval = "attacked: interval of two bounds at 95 %"
+    axes.hlines(places, lows, highs, linewidth=6, color="tab:blue", label=interval)
+    estimates = [max(bound["estimate"], low) for bound, low in zip(attacked, lows, strict=True)]
+    axes.plot(estimates, places, "o", color="black", markersize=4, label="attacked: most likely ε")
+    stated = [bound["stated"]["epsilon"] for bound in attacked]
+    axes.plot(stated, places, "|", color="tab:red", markersize=11, markeredgewidth=3, label="stated: no more")
     if target is not None:
-        axes.axvline(target, linestyle=":", label="target")
-    axes.set(yticks=[], ylim=(0, 3.2), xlim=(0, None))
-    axes.set_xlabel(
-        f"ε, {report['stated']['unit']}, {report['stated']['view']}, {report['stated']['relation']}"
-    )
-    axes.legend(loc="upper left", fontsize="small")
-    figure.savefig(path)
+        axes.axvline(target, linestyle=":", color="tab:green", label="target")
+    axes.set_yticks(places, names, fontsize="small")
+    axes.set(xscale="log", ylim=(-0.7, len(names) - 0.3), xlabel="ε")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    figure.savefig(path, dpi=150)

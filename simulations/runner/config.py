@@ -419,7 +419,8 @@ class AuditConfig:
     """Whether an attack measures what a run reveals (:mod:`fl_privquant.accounting.canaries`)."""
 
     canaries: Annotated[int, _at_least_0] = 0
-    """How many clients are canaries, which send updates of the largest norm in place of what they train."""
+    """How many clients are canaries, which send updates of the largest norm in place of what they train; with
+    ``privacy.unit=record``, how many records the silos have, all of them canaries."""
 
 
 @dataclass
@@ -631,7 +632,6 @@ class RunConfig:
             remedy = f"use mechanism={ROUNDED_GAUSSIAN}"
             raise InvalidSpecError("mechanism", name, "does not protect records", remedy)
         fixed = {"encoding.clip": encoding.clip, "encoding.keep": encoding.keep, "app": self.app}
-        fixed["audit.canaries"] = self.audit.canaries or None
         if not self.app and not hasattr(load_object(f"task.{TARGET}", self.task[TARGET]), "train_on_records"):
             problem = "has no train_on_records()"
             raise InvalidSpecError(f"task.{TARGET}", self.task[TARGET], problem, "choose a task with records")

@@ -65,12 +65,16 @@ class Probe:
         path = self.directory / f"{server_round}-{client}.npz"
         replace_file(path, lambda temporary: np.savez(temporary, **named), durable=False)
 
+    def clients(self, server_round: int) -> list[int]:
+        """The clients that trained in a round, in order."""
+        kept = {client for number, client in self._kept if number == server_round}
+        return sorted({*kept, *self._written(server_round)})
+
     def read(self, server_round: int) -> Iterator[Arrays]:
         """What clients trained in a round, one by one in the order of clients."""
-        here = {client for number, client in self._kept if number == server_round}
-        files = {int(path.stem.partition("-")[2]): path for path in self._files(server_round)}
-        for client in sorted({*here, *files}):
-            if client in here:
+        files = self._written(server_round)
+        for client in self.clients(server_round):
+            if (server_round, client) in self._kept:
                 yield self._kept[server_round, client]
                 continue
             with np.load(files[client]) as named:
@@ -83,6 +87,10 @@ class Probe:
             self._kept.pop(place)
         for path in self._files(server_round):
             path.unlink()
+
+    def _written(self, server_round: int) -> dict[int, Path]:
+        """The files of a round, by client."""
+        return {int(path.stem.partition("-")[2]): path for path in self._files(server_round)}
 
     def _files(self, server_round: int) -> list[Path]:
         return list(self.directory.glob(f"{server_round}-*.npz"))

@@ -117,9 +117,9 @@ class RecordingStrategy(StrategyWrapper):
         after, self._after = self._after, None
         if after is None:
             return
-        if self._scores is not None and len(updates) == 1:
-            decoded = read_arrays(updates[0])
-            self._scores.add(record.codec.layout, decoded, self._before, record.survivors)
+        if self._scores is not None:
+            decoded = None if record.view.is_local else read_arrays(updates[0])
+            self._scores.add(record, decoded, self._before, self._probe.clients(record.round))
         row = {
             **measure_round(record, updates, self._probe, self._before),
             **round_columns(record, self.rows[-1], self._secure),
@@ -132,14 +132,14 @@ class RecordingStrategy(StrategyWrapper):
 
     def checkpoint_state(self) -> dict[str, Any]:
         """The rows so far."""
-        total = None if self._scores is None else self._scores.total.tolist()
-        return {"rows": [dict(row) for row in self.rows], "canaries": total}
+        scores = None if self._scores is None else self._scores.checkpoint_state()
+        return {"rows": [dict(row) for row in self.rows], "canaries": scores}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`checkpoint_state` gave."""
         self.rows = [dict(row) for row in state["rows"]]
         if self._scores is not None:
-            self._scores.total = np.array(state["canaries"], dtype=np.float64)
+            self._scores.restore_state(state["canaries"])
 
     def _add(self, server_round: int, arrays: Arrays, row: Row, spent: PrivacyStatement | None) -> None:
         start = time.perf_counter()

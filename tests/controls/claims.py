@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
@@ -24,9 +25,9 @@ Files = dict[str, Any]
 Mutation = Callable[[Files, Path, random.Random], None]
 
 
-def finish_run(overrides: str, output: Path) -> Path:
+def finish_run(overrides: str, output: Path, task: str = _TASK) -> Path:
     """The folder of a small run."""
-    config = compose_run(*_TASK.split(), *overrides.split(), f"output={output}")
+    config = compose_run(*task.split(), *overrides.split(), f"output={output}")
     execute(config)
     return RunDirectory.of(config).path
 
@@ -48,26 +49,37 @@ def is_refused(folder: Path, mutation: Mutation, rng: random.Random) -> bool:
 
 def read_files(folder: Path) -> Files:
     names = ("ledger", "provenance", "summary")
-    return {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    files: Files = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    with (folder / "rounds.csv").open(newline="") as file:
+        files["rows"] = list(csv.DictReader(file))
+    return files
 
 
 def write_files(folder: Path, files: Files) -> None:
-    for name, content in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
+    for name in ("ledger", "provenance", "summary"):
+        (folder / f"{name}.json").write_text(json.dumps(files[name]))
+    with (folder / "rounds.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(files["rows"][0]))
+        writer.writeheader()
+        writer.writerows(files["rows"])
 
 
 def state(files: Files, factor: float, unit: str, view: str) -> None:
     """Multiply a stated ε, wherever it is written."""
-    for line in files["provenance"]["statements"]:
-        if (line["unit"], line["view"].split()[0]) == (unit, view) and math.isfinite(line["epsilon"]):
-            line["epsilon"] *= factor
-    column = {"client round": "epsilon_client_round", "client total": "epsilon_client_total"}.get(unit)
-    if column is not None:
-        files["summary"][column + ("_sum" if view == "aggregate" else "")] *= factor
+    stated = [line for line in files["provenance"]["statements"] if math.isfinite(line["epsilon"])]
+    old = [line["epsilon"] for line in stated if (line["unit"], line["view"].split()[0]) == (unit, view)]
+    for line in stated:
+        line["epsilon"] *= factor if line["epsilon"] in old else 1.0
+    for row in (files["summary"], files["rows"][-1]):
+        for column, value in row.items():
+            if column.startswith("epsilon_") and value not in (None, "") and float(value) in old:
+                row[column] = factor * float(value)
 
 
-def views(files: Files) -> list[tuple[str, str]]:
-    return [(line["unit"], line["view"].split()[0]) for line in files["provenance"]["statements"]]
+def views(files: Files, unit: str = "") -> list[tuple[str, str]]:
+    """The unit and the view of each finite statement whose unit has that word."""
+    lines = [line for line in files["provenance"]["statements"] if math.isfinite(line["epsilon"])]
+    return [(line["unit"], line["view"].split()[0]) for line in lines if unit in line["unit"]]
 
 
 def lower_epsilon(files: Files, folder: Path, rng: random.Random) -> None:
@@ -81,7 +93,9 @@ def lower_delta(files: Files, folder: Path, rng: random.Random) -> None:
 
 
 def lower_only_the_summary(files: Files, folder: Path, rng: random.Random) -> None:
-    files["summary"]["epsilon_client_total"] *= rng.uniform(0.3, 0.999)
+    finite = [name for name, value in files["summary"].items() if name.startswith("epsilon_") and value]
+    column = rng.choice([name for name in finite if math.isfinite(files["summary"][name])])
+    files["summary"][column] *= rng.uniform(0.3, 0.999)
 
 
 def lose_a_round(files: Files, folder: Path, rng: random.Random) -> None:
@@ -90,7 +104,7 @@ def lose_a_round(files: Files, folder: Path, rng: random.Random) -> None:
     ledger["shown"][0][1] -= 1
     for node in ledger["nodes"]:
         node[0][0][1] -= 1
-    state(files, rng.uniform(0.6, 0.7), "client total", "local")
+    state(files, rng.uniform(0.6, 0.7), *rng.choice(views(files, "total")))
 
 
 def lose_a_request(files: Files, folder: Path, rng: random.Random) -> None:
@@ -101,7 +115,7 @@ def lose_a_request(files: Files, folder: Path, rng: random.Random) -> None:
 def count_one_request(files: Files, folder: Path, rng: random.Random) -> None:
     for node in files["ledger"]["nodes"]:
         node[0][0][1] = 1
-    state(files, rng.uniform(0.55, 0.7), "client total", rng.choice(views(files))[1])
+    state(files, rng.uniform(0.55, 0.7), *rng.choice(views(files, "total")))
 
 
 def count_corrupt_clients_as_honest(files: Files, folder: Path, rng: random.Random) -> None:
@@ -110,17 +124,17 @@ def count_corrupt_clients_as_honest(files: Files, folder: Path, rng: random.Rand
 
 
 def shorten_updates(files: Files, folder: Path, rng: random.Random) -> None:
-    ledger, shorter = files["ledger"], rng.randint(1, 36)
-    for entry, at in ((entry, 0) for entry in ledger["kinds"]):
-        entry[at] = entry[at].replace(" 37 ", f" {shorter} ")
-    for entry in ledger["rounds"]:
-        entry[1] = entry[1].replace(" 37 ", f" {shorter} ")
+    dimension = files["provenance"]["dimension"]
+    whole, shorter = f" {dimension} ", f" {rng.randint(1, dimension - 1)} "
+    files["ledger"] = json.loads(json.dumps(files["ledger"]).replace(whole, shorter))
 
 
 def halve_the_relation(files: Files, folder: Path, rng: random.Random) -> None:
     """The figures of zero-out, for what is said to be replace-one."""
-    for unit, view in views(files)[1:]:
-        state(files, rng.uniform(0.45, 0.55), unit, view)
+    factor = rng.uniform(0.45, 0.55)
+    for unit, view in sorted(set(views(files))):
+        if unit != "coordinate release":
+            state(files, factor, unit, view)
 
 
 def swap_the_mechanism(files: Files, folder: Path, rng: random.Random) -> None:

@@ -79,20 +79,20 @@ def runs() -> list[str]:
 def outcome(run: str, *more: str) -> dict[str, Any]:
     """What is written down of one run from its beginning; ``more`` are overrides that must not change it.
 
-    Raises DisagreementError if :mod:`fl_privquant.check` does not confirm what the run states.
+    Raises DisagreementError if a statement of the run disagrees with :mod:`fl_privquant.check`.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = compose_run(*run.split(), *more, f"output={folder}")
         execute(config)
         folder_of_run = RunDirectory.of(config).path
         provenance = json.loads((folder_of_run / "provenance.json").read_text())
-        not_derived = check(folder_of_run)
+        not_checked = check(folder_of_run)
     statements = provenance["statements"]
     return {
         "model": provenance["model_sha256"],
         "statements": [f"{each['unit']}, {each['view']}, delta {each['delta']:.6g}" for each in statements],
         "epsilons": [each["epsilon"] for each in statements],
-        "not_derived": not_derived,
+        "not_checked": not_checked,
     }
 
 
@@ -109,7 +109,7 @@ def main(asked: list[str]) -> None:
     """Write the table, or print the rows of the runs that are asked for."""
     table = {run: outcome(run) for run in asked or runs()}
     for row in table.values():
-        row.pop("not_derived")
+        row.pop("not_checked")
     text = json.dumps(table, indent=1, sort_keys=True) + "\n"
     if asked:
         sys.stdout.write(text)
