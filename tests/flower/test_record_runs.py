@@ -264,7 +264,7 @@ def test_a_record_that_is_not_finite_counts_as_nothing_and_an_enormous_one_as_th
 
 
 def test_three_silos_sum_securely_with_the_limits_that_their_plan_prints() -> None:
-    """Three cannot lose one and still have two honest ones, as clients with ``secure_aggregation=True`` ask."""
+    """Three cannot lose one and still have two honest ones, as clients with the usual limits ask."""
     target = Target(8.0, rounds=1, num_clients=3, unit="record", records=360, sampling_rate=0.5)
     planned = target.plan(DIMENSION)
     (printed,) = re.findall(r"PrivQuantMod\((.*)\)\.", str(planned))
