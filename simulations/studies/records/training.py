@@ -78,10 +78,10 @@ def _order(seed: int) -> np.ndarray:
 
 def _accuracy(weights: Weights, seed: int) -> float:
     """On the test records; where learning rates are tuned, on as many training records that no silo has."""
-    inputs, labels = _examples()[1]
+    (train_inputs, train_labels), (inputs, labels) = _examples()
     if seed == TUNING_SEED:
         left_out = _order(seed)[-len(labels) :]
-        inputs, labels = (each[left_out] for each in _examples()[0])
+        inputs, labels = train_inputs[left_out], train_labels[left_out]
     guesses = (inputs @ weights["coef"].T + weights["intercept"]).argmax(axis=1)
     return float((guesses == labels).mean())
 
