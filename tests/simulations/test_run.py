@@ -35,7 +35,7 @@ from simulations.tasks.task import get_task
 from tests.finished_runs import provenance_of, rows_of
 from tests.ray_cluster import RayCluster
 from tests.simulations.conftest import RunHere
-from tests.task_values import mean_of, torch_task
+from tests.task_values import mean_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -224,31 +224,6 @@ def test_a_budget_stops_the_run_with_what_was_spent(secure: bool, tmp_path: Path
     assert model_of(config) == model_of(shorter)
     assert execute(config) == summary
     assert build_report(tmp_path / config.study).stat().st_size > 10_000
-
-
-def test_without_a_mechanism_the_mean_is_exact(tmp_path: Path) -> None:
-    config = config_of(tmp_path, mechanism={"name": "none"})
-    execute(config)
-    assert rows_of(config)["mean_squared_error"].iloc[1:].max() < 1e-15
-
-
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-@pytest.mark.parametrize("task", ["digits", "cancer"])
-def test_models(task: str, model: str, tmp_path: Path) -> None:
-    federation = {
-        "num_clients": 4,
-        "rounds": 1,
-        "local_steps": 3,
-        "momentum": 0.9,
-        "learning_rate": 0.1,
-    }
-    config = config_of(
-        tmp_path, task=torch_task(task, model=model), mechanism={"name": "none"}, federation=federation
-    )
-    summary = execute(config)
-    before, after = rows_of(config)["loss"]
-    assert after < before
-    assert summary["bytes_up"] > 0
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "shards", "size_skew"])
