@@ -231,7 +231,7 @@ def plan_command(
 ) -> None:
     """Plan a whole run by its error or size, or list designs for its target (the help is above)."""
     from fl_privquant.accounting import RunRequirements, SecureSum
-    from fl_privquant.cli import _plan_table, _printing, layout
+    from fl_privquant.cli import _plan_printing, _printing, layout
     from fl_privquant.mechanisms.registry import default_mechanisms_for
     from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
 
@@ -259,7 +259,7 @@ def plan_command(
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or default_mechanisms_for(requirements)
     settings = summed, rounds, error, kilobytes, names[0], force
-    if joint and _plan_table.plan_and_print(console, requirements, *settings):
+    if joint and _plan_printing.plan_and_print(console, requirements, *settings):
         return
     names = names[:1] if joint else names
     _printing.plan_and_print_designs(console, requirements, names)

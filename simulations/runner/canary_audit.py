@@ -35,7 +35,6 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import RoundRecord
 from fl_privquant.flower.client.record_update import RecordWork
-from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.privacy_loss.correlated_noise import LagNoise
 from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.config import RunConfig
@@ -229,11 +228,12 @@ class CanaryScores:
 
     def _covariance(self, rounds: int) -> Floats:
         """The covariance of the noise of all sums, up to a factor."""
-        mechanism = None if self._last is None else self._last.encoding.mechanism
-        if not isinstance(mechanism, CorrelatedGaussianMechanism):
-            return np.eye(rounds)
-        private = (mechanism.deviation / mechanism.handed_deviation) ** 2
-        return LagNoise(mechanism.correlation, private).covariance(rounds)
+        handed = None if self._last is None else self._last.encoding.mechanism.handed
+        return (
+            np.eye(rounds)
+            if handed is None
+            else LagNoise(handed.correlation, handed.private).covariance(rounds)
+        )
 
 
 def _flatten(layout: Layout, arrays: Arrays) -> Floats:
