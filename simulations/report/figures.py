@@ -146,7 +146,8 @@ def _draw_rows(axes: Any, comparison: Comparison, order: Sequence[str]) -> str:
         reach = np.nan_to_num([[mean - low], [high - mean]])
         look = _look(series, order) | {"linestyle": ""}
         axes.errorbar(mean, place, xerr=reach if reach.any() else None, capsize=3, markersize=6, **look)
-    axes.set_yticks(range(len(ranked)), ranked)
+    # A long name takes two lines, so that it leaves room for the axis and its label.
+    axes.set_yticks(range(len(ranked)), [textwrap.fill(name, 30) for name in ranked])
     axes.set(xlabel=_AXES[measure], ylim=(len(ranked) - 0.4, -0.6))
     if measure == ERROR:
         axes.set_xlim(left=0.0)
