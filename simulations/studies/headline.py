@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.plotting import color_of, import_pyplot, save_figure
+from fl_privquant.statement import PrivacyStatement, Relation, Unit
 from simulations.report.statistics import Interval, student_interval
 from simulations.studies._pages import read_table, zero_out_epsilon
 from simulations.studies.beyond_trusted_server.training import DELTA
@@ -63,14 +65,15 @@ def draw_headline() -> Path:
     figure, (clients, records) = import_pyplot().subplots(
         2, 1, figsize=(6.0, 4.6), layout="constrained", sharex=True, gridspec_kw=panels
     )
-    zero_out = zero_out_epsilon(EPSILON, DELTA)
+    total = PrivacyStatement(EPSILON, DELTA, Unit.TOTAL)
+    zero_out = replace(total, epsilon=zero_out_epsilon(EPSILON, DELTA), relation=Relation.ZERO_OUT)
+    record = replace(total, unit=Unit.RECORD, relation=Relation.ADD_REMOVE)
+    costs = f"{total.figures} {total.relation} ({zero_out.epsilon_number} {zero_out.relation})"
     _draw_bars(clients, client_runs(), CLIENTS.values())
-    clients.set_title(
-        f"1000 clients, each protected: ε = {EPSILON:g} (replace-one; {zero_out:.2f} by zero-out)",
-        fontsize=10,
-    )
+    clients.set_title(f"1000 clients, each protected: {costs}", fontsize=9)
     _draw_bars(records, record_runs(), RECORDS.values())
-    records.set_title(f"10 clients, each record protected: ε = {EPSILON:g} (add-remove)", fontsize=10)
+    costs = f"{record.figures} {record.relation}"
+    records.set_title(f"10 clients, each record protected: {costs}", fontsize=9)
     records.set_xlabel("test accuracy on MNIST, %")
     return save_figure(figure, FIGURE)
 
