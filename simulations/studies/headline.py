@@ -68,12 +68,12 @@ def draw_headline() -> Path:
     total = PrivacyStatement(EPSILON, DELTA, Unit.TOTAL)
     zero_out = replace(total, epsilon=zero_out_epsilon(EPSILON, DELTA), relation=Relation.ZERO_OUT)
     record = replace(total, unit=Unit.RECORD, relation=Relation.ADD_REMOVE)
-    costs = f"{total.figures} {total.relation} ({zero_out.epsilon_number} {zero_out.relation})"
+    costs = f"ε = {total.epsilon_number} ({total.relation}; {zero_out.epsilon_number} by {zero_out.relation})"
     _draw_bars(clients, client_runs(), CLIENTS.values())
-    clients.set_title(f"1000 clients, each protected: {costs}", fontsize=9)
+    clients.set_title(f"1000 clients, each protected: {costs}", fontsize=9.5)
     _draw_bars(records, record_runs(), RECORDS.values())
-    costs = f"{record.figures} {record.relation}"
-    records.set_title(f"10 clients, each record protected: {costs}", fontsize=9)
+    costs = f"ε = {record.epsilon_number} ({record.relation})"
+    records.set_title(f"10 clients, each record protected: {costs}", fontsize=9.5)
     records.set_xlabel("test accuracy on MNIST, %")
     return save_figure(figure, FIGURE)
 
