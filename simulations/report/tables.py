@@ -75,8 +75,8 @@ def _best_first(study: Study, setting: str) -> pd.DataFrame:
     return here.loc[order.sort_values(["private", "rank"], kind="stable").index]
 
 
-def results_caption(study: Study, setting: str) -> str:
-    """What the columns of :func:`results_table` mean; above all what the epsilon is about."""
+def results_caption(study: Study, setting: str, measure: str | None = None) -> str:
+    """What the columns of :func:`results_table` mean, or one measure; above all what the epsilon is about."""
     here = study.results[study.results["setting"] == setting]
     headings: dict[str, list[str]] = {}
     for row in here[here["private"]].itertuples():
@@ -99,10 +99,12 @@ def results_caption(study: Study, setting: str) -> str:
     keys = here["handshake_kilobytes"].max()
     sentences = [
         "; ".join(epsilons),
-        "Squared error: of the mean update, per coordinate",
-        "kB: sent by a client per round" + (f", besides {keys:.3g} kB of keys" if keys > 0.0 else ""),
+        "Squared error: of the mean update, per coordinate" if measure in (None, ERROR) else "",
+        "" if measure else "kB: sent by a client per round",
         interval,
     ]
+    if keys > 0.0 and not measure:
+        sentences[2] += f", besides {keys:.3g} kB of keys"
     return ". ".join(filter(None, sentences)) + "."
 
 
