@@ -209,7 +209,7 @@ def _main_statement(config: RunConfig, spent: list[PrivacyStatement]) -> Privacy
         return spent[0]
     relation = config.privacy.wanted_relation
     same = [statement for statement in spent if statement.relation is relation] or spent
-    return next((each for each in same if each.view.kind is not ViewKind.LOCAL), same[0])
+    return next((total for total in same if total.view.kind is not ViewKind.LOCAL), same[0])
 
 
 @contextlib.contextmanager
