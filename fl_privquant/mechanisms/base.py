@@ -85,6 +85,9 @@ class Mechanism(ABC):
     """The error text of a mechanism that is not summable: why, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
+    encodes_coordinates_alone: ClassVar[bool] = False
+    """Whether :meth:`encode` treats each input by itself, and takes as many random words for each. Updates of
+    several clients of a simulation are then encoded by one call."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
@@ -439,6 +442,8 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     table: CertifiedTable
     claimed_epsilon: float
+
+    encodes_coordinates_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.table.certify(self.claimed_epsilon)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -101,6 +101,8 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     """Corrupt clients of each round, at most: they learn as many seeds of the round before."""
     num_opened: Annotated[int, integer_between(0, 1 << 31)] = 0
     """Seeds of a round that the server is told, at most, because their receivers are lost."""
+
+    encodes_coordinates_alone: ClassVar[bool] = False
 
     @property
     def correlation(self) -> float:
