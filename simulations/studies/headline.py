@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fl_privquant.plotting import color_of, import_pyplot, save_figure
+from fl_privquant.statement import PrivacyStatement, Relation, Unit
 from simulations.report.statistics import student_interval
 from simulations.studies._pages import read_table, zero_out_epsilon
 from simulations.studies.beyond_trusted_server.training import DELTA
@@ -52,15 +54,15 @@ def record_runs() -> pd.DataFrame:
 def draw_headline() -> Path:
     """Draw the figure from the tables of the two studies; its path."""
     figure, (clients, records) = import_pyplot().subplots(1, 2, figsize=(9.0, 2.6), layout="constrained")
-    zero_out = zero_out_epsilon(EPSILON, DELTA)
+    total = PrivacyStatement(EPSILON, DELTA, Unit.TOTAL)
+    zero_out = replace(total, epsilon=zero_out_epsilon(EPSILON, DELTA), relation=Relation.ZERO_OUT)
+    record = replace(total, unit=Unit.RECORD, relation=Relation.ADD_REMOVE)
     _draw_bars(clients, client_runs(), CLIENTS.values())
-    clients.set_title(
-        f"Each client protected: 1000 clients,\nε = {EPSILON:g} (replace-one; {zero_out:.2f} by zero-out)",
-        fontsize=10,
-    )
+    costs = f"{total.figures} {total.relation} ({zero_out.epsilon_number} {zero_out.relation})"
+    clients.set_title(f"Each client protected: 1000 clients,\n{costs}", fontsize=10)
     _draw_bars(records, record_runs(), RECORDS.values())
     records.set_title(
-        f"Each record protected: 10 clients,\n10 000 records, ε = {EPSILON:g} (add-remove)", fontsize=10
+        f"Each record protected: 10 clients,\n10 000 records, {record.figures} {record.relation}", fontsize=10
     )
     return save_figure(figure, FIGURE)
 

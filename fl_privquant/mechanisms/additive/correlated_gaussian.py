@@ -112,7 +112,8 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     @property
     def handed(self) -> HandedNoise:
         sizes = (self.num_honest, self.num_corrupt, self.num_opened)
-        return HandedNoise(self.correlation, self.rounds, self.rounds_apart, *sizes)
+        private = (self.deviation / self.handed_deviation) ** 2
+        return HandedNoise(self.correlation, private, self.rounds, self.rounds_apart, *sizes)
 
     @property
     def _form(self) -> str:
