@@ -354,10 +354,6 @@ def _find_smallest_bound(releases: list[tuple[Release, int]], delta: float, refi
             _applies(release, way, refine) for release, _ in releases
         ):
             continue
-        if by is _Basis.THEOREM and _is_surely_above(
-            _FAR_FACTOR * min(rough for rough, *_ in ways), releases, way, delta
-        ):
-            continue
         counted = [_make_part(release, count, way, delta, refine) for release, count in releases]
         parts = _merge_parts(part for part, _ in counted)
         quick = compose_epsilon(parts, delta, refine=False)
@@ -381,22 +377,6 @@ def _find_smallest_bound(releases: list[tuple[Release, int]], delta: float, refi
                 assumed += (_ASSUMES_NONADAPTIVE_KINDS,)
             totals.append(_Total.of(bound, losses, assumed))
     return min(totals, key=lambda total: total.epsilon)
-
-
-def _is_surely_above(
-    limit: float, releases: list[tuple[Release, int]], way: _CountingMethod, delta: float
-) -> bool:
-    """Whether the quick total of releases counted in this way is known to be above the limit.
-
-    It is then not needed, and what it would take long to compute for it is not either.
-    """
-    parts = []
-    for release, count in releases:
-        losses = _whole_losses(release, way)
-        if release.view.sampled is not None or len(losses) != 1 or losses[0].at_least is None:
-            return False
-        parts.append(Part(losses[0].at_least, losses[0].count * count))
-    return compose_epsilon(_merge_parts(parts), delta, refine=False).epsilon > limit
 
 
 def _filter_parts(parts: list[Part], log_delta: float, rate: float) -> float:

@@ -11,6 +11,8 @@ class HandedNoise:
 
     correlation: float
     """The share of a round's handed noise that the next round takes off."""
+    private: float
+    """The variance of the noise that a client keeps to itself, over that of the noise that it hands over."""
     rounds: int
     """Number of rounds of the run."""
     rounds_apart: int

@@ -20,8 +20,9 @@ certified plan keeps the requested error or size. No estimate is ever stated as 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,16 +74,13 @@ class JointSearch:
     """Makes the certified plan with at most that many bits and that many coordinates, None for all."""
     estimate_plan: Callable[[int, int], Estimate | None]
     """Estimates that plan; None where the mechanism has no estimate."""
-    progress: Callable[[str], None]
-    """Called with what is being designed and certified."""
     min_kept: int = 1
     """How many coordinates are kept at least."""
 
-    def within_error(self, max_error: float) -> Iterator[Plan]:
-        """For each number of bits the plan with the fewest bytes within that error, the best first.
+    def within_error(self, max_error: float) -> Plan:
+        """The plan with the fewest bytes within that error, in units of a central Gaussian's.
 
-        The error is in units of a central Gaussian's, and the order is that of the estimates. Raises
-        InfeasibleDesignError if no number of bits reaches it.
+        Raises InfeasibleDesignError if no number of bits reaches it.
         """
         # Without an estimate, assume that the mechanism has the error of a central Gaussian.
         unknown = self.dimension / (1.0 + max(max_error - 1.0, 0.0) / self.signal)
@@ -95,13 +93,12 @@ class JointSearch:
 
         guesses = self._make_guesses(enough, 0.005, unknown)
         guesses.sort(key=lambda guess: guess.kept * guess.sum_bits)
-        return _yield_feasible(lambda guess: self._find_min_kept(guess, max_error), guesses)
+        return _first_feasible(lambda guess: self._find_min_kept(guess, max_error), guesses)
 
-    def within_size(self, max_kilobytes: float) -> Iterator[Plan]:
-        """For each number of bits the plan with the least error within that size, the best first.
+    def within_size(self, max_kilobytes: float) -> Plan:
+        """The plan with the least error of which a client sends at most that size in a round.
 
-        The size is what a client sends in a round, and the order is that of the estimates. Raises
-        InfeasibleDesignError if no number of bits fits.
+        Raises InfeasibleDesignError if no number of bits fits.
         """
         unknown = 8 * _BYTES_PER_KILOBYTE * max_kilobytes / _TYPICAL_SUM_BITS
 
@@ -110,7 +107,7 @@ class JointSearch:
 
         guesses = self._make_guesses(fitting, 0.0, unknown)
         guesses.sort(key=lambda guess: guess.ratio)
-        return _yield_feasible(lambda guess: self._find_max_kept(guess, max_kilobytes), guesses)
+        return _first_feasible(lambda guess: self._find_max_kept(guess, max_kilobytes), guesses)
 
     def _make_guesses(self, wanted: _ImproveKept, tolerance: float, unknown: float) -> list[_Guess]:
         """A guess for each number of bits; one of ``unknown`` coordinates where nothing can be estimated."""
@@ -136,7 +133,6 @@ class JointSearch:
         return _Guess(bits, kept, ratio, estimate.sum_bits)
 
     def _plan(self, bits: int, kept: int) -> Plan:
-        self.progress(f"{bits} of {self.bits[-1]} bits, {pluralize(kept, 'coordinate')}")
         return self.make_plan(bits, None if kept >= self.dimension else kept)
 
     def _find_min_kept(self, guess: _Guess, max_error: float) -> Plan:
@@ -187,18 +183,12 @@ class JointSearch:
         )
 
 
-def _yield_feasible(plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> Iterator[Plan]:
-    """The plans that can be made; an estimate may be a little better than the certified plan."""
-    failures: list[InfeasibleDesignError] = []
-    for guess in guesses:
-        try:
-            feasible = plan(guess)
-        except InfeasibleDesignError as error:
-            failures.append(error)
-        else:
-            yield feasible
-    if len(failures) == len(guesses):
-        raise failures[-1]
+def _first_feasible(make_plan: Callable[[_Guess], Plan], guesses: list[_Guess]) -> Plan:
+    """The plan of the first guess that can be kept: an estimate may be a little better than its plan."""
+    for guess in guesses[:-1]:
+        with contextlib.suppress(InfeasibleDesignError):
+            return make_plan(guess)
+    return make_plan(guesses[-1])
 
 
 def _require_ratio(plan: Plan) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -39,7 +39,7 @@ from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
 from fl_privquant.planning.planner import PlannedDesign, plan
 from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
-from fl_privquant.privacy_loss.correlated_noise import RoundSchedule, Workload
+from fl_privquant.privacy_loss.correlated_noise import PREFIX_SUMS, RoundSchedule, Workload
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit
 
@@ -173,7 +173,7 @@ class Target:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
         Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of them, which carries nearly as much where there is much noise. :meth:`plans` lists more.
+        random part of them, which carries nearly as much where there is much noise.
 
         Parameters
         ----------
@@ -205,8 +205,8 @@ class Target:
         correlation
             The share of a round's noise that the next round takes off, a multiple of 1/64 between 0 and 1, or
             "auto" for the one with the least error of the model
-            (:mod:`fl_privquant.privacy_loss.correlated_noise`). It takes ``rounds_apart`` above 1. None is
-            for noise that is fresh in each round.
+            (:mod:`fl_privquant.privacy_loss.correlated_noise`), which is 0 where none gains, as with
+            ``rounds_apart`` of 1. None is for noise that is fresh in each round.
         workload
             The server's momentum and learning rates, for whose models "auto" finds the correlation; None for
             models that are sums of mean updates.
@@ -236,13 +236,18 @@ class Target:
             chosen = {} if correlation == "auto" else {"correlation": float(correlation or 0.0)}
             schedule = replace(schedule, workload=workload or schedule.workload)
             planner = replace(planner, schedule=schedule, parameters={**parameters, **chosen})
+        elif workload is not None and correlation is None:
+            raise InvalidSpecError(
+                "workload", MISSING, "matters to correlated noise alone", 'give correlation="auto"'
+            )
         planner = replace(planner, correlation=correlation)
         _check_at_max_one(keep=keep, max_error=max_error, max_kilobytes=max_kilobytes)
         if max_error is not None or max_kilobytes is not None:
-            return _require_learning(next(planner.plan_jointly(max_error, max_kilobytes)), force)
-        return _require_learning(
-            planner.make_plan(max_bits, None if keep is None else check_keep(keep)), force
-        )
+            return _require_learning(planner.plan_jointly(max_error, max_kilobytes), force)
+        plan = planner.make_plan(max_bits, None if keep is None else check_keep(keep))
+        if correlation == "auto" and not parameters:
+            plan = plan.or_fresh
+        return _require_learning(plan, force)
 
     def _plan_records(
         self,
@@ -262,38 +267,6 @@ class Target:
                     remedy="leave it out",
                 )
         return plan_records(self, dimension, l2_clip, aggregation)
-
-    @_validation.check_argument_types
-    def plans(
-        self,
-        dimension: int,
-        l2_clip: float = 1.0,
-        *,
-        mechanism: str | None = None,
-        max_bits: int = 2,
-        max_error: float | None = None,
-        max_kilobytes: float | None = None,
-        aggregation: Aggregation | None = None,
-        force: bool = False,
-        progress: Callable[[str], None] = lambda doing: None,
-    ) -> list[Plan]:
-        """One plan for each number of bits up to ``max_bits``, the best first; arguments as for :meth:`plan`.
-
-        Give one of ``max_error``, for which the best plan sends the fewest bytes, and ``max_kilobytes``,
-        for which it has the least error. ``progress`` is called with what is being designed and certified.
-        """
-        if (max_error is None) == (max_kilobytes is None):
-            raise InvalidSpecError(
-                "max_error, max_kilobytes",
-                (max_error, max_kilobytes),
-                "are both given",
-                "give one of the two",
-            )
-        planner = self._planner(dimension, l2_clip, mechanism, max_bits, None, aggregation, {})
-        planned = planner.plan_jointly(max_error, max_kilobytes, progress)
-        plans = [_require_learning(plan, force) for plan in planned]
-        by_bytes = max_error is not None
-        return sorted(plans, key=lambda plan: plan.bytes_per_round if by_bytes else plan.mean_squared_error)
 
     def _schedule(
         self, correlation: float | str | None, planner: _Planner, *kept: int | float | None
@@ -418,13 +391,8 @@ class _Planner:
     schedule: RoundSchedule | None = None
     correlation: float | str | None = None
 
-    def plan_jointly(
-        self,
-        max_error: float | None,
-        max_kilobytes: float | None,
-        progress: Callable[[str], None] = lambda doing: None,
-    ) -> Iterator[Plan]:
-        """Plans with bits and kept coordinates chosen for an error or for a size, the best first."""
+    def plan_jointly(self, max_error: float | None, max_kilobytes: float | None) -> Plan:
+        """The plan whose bits and kept coordinates are chosen for an error or for a size."""
         requirements = self._make_requirements(self.max_bits, None)
         if not requirements.in_sum:
             raise InvalidSpecError(
@@ -438,9 +406,7 @@ class _Planner:
         if get_entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]
         min_kept = max(_KEPT_PER_EXTRA * self.num_extra(1), 1)
-        search = JointSearch(
-            self.dimension, bits, signal, self.make_plan, self._estimate_plan, progress, min_kept
-        )
+        search = JointSearch(self.dimension, bits, signal, self.make_plan, self._estimate_plan, min_kept)
         if max_error is not None:
             return search.within_error(_validation.check_positive("max_error", max_error))
         return search.within_size(_validation.check_positive("max_kilobytes", max_kilobytes))
@@ -633,13 +599,25 @@ class Plan:
     @property
     def _error_per_round(self) -> float:
         """The error of a coordinate of the mean update with independent noise, as large in models as ours."""
+        return self._error_in_models(PREFIX_SUMS)
+
+    def _error_in_models(self, workload: Workload) -> float:
         mechanism, asked = self.encoding.mechanism, self.target.num_clients
         if mechanism.handed is None:
             return self.mean_squared_error
         lost = self.aggregation.num_lost(asked)
-        clipped = self.encoding.clip**2
-        of_noise = clipped * (mechanism.round_equivalent_mse(lost / asked) - mechanism.mse()) / (asked - lost)
-        return self.mean_squared_error + of_noise
+        more = mechanism.round_equivalent_mse(lost / asked, workload) - mechanism.mse()
+        return self.mean_squared_error + self.encoding.clip**2 * more / (asked - lost)
+
+    @property
+    def or_fresh(self) -> Plan:
+        """The plan itself, or that with noise which is fresh in each round, if that has no more error."""
+        schedule, central = self.planner.schedule, self.central_error
+        # Fresh noise never has less error than a trusted server.
+        if schedule is None or central is None or self._error_in_models(schedule.workload) < central:
+            return self
+        fresh = self._replan(schedule=None)
+        return fresh if fresh.mean_squared_error <= self._error_in_models(schedule.workload) else self
 
     @property
     def ratio_to_central(self) -> float | None:
@@ -672,11 +650,6 @@ class Plan:
         return _plan_text.describe_verdict(self)
 
     @property
-    def error_in_words(self) -> str:
-        """The error over that of a trusted server, with what it assumes; empty in the local view."""
-        return _plan_text.describe_error(self)
-
-    @property
     def largest_shift(self) -> float | None:
         """The L2 norm by which one hostile client can move the mean update of a round without being noticed.
 
@@ -692,11 +665,6 @@ class Plan:
             self.target.num_clients, kept + extra, bound, FALSE_ALARM_ODDS
         )
         return limits.largest_shift * encoding.clip * self.dimension / kept
-
-    @property
-    def influence_in_words(self) -> str:
-        """How far one hostile client can move a round's mean update; empty if the server sees all codes."""
-        return _plan_text.describe_influence(self)
 
     @property
     def client_limits(self) -> ClientLimits:

@@ -35,7 +35,6 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import RoundRecord
 from fl_privquant.flower.client.record_update import RecordWork
-from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.privacy_loss.correlated_noise import LagNoise
 from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.config import RunConfig
@@ -159,7 +158,7 @@ class CanaryScores:
         result: dict[str, Any] = {"stated": stated.to_dict()}
         reason = self._cannot_attack(stated)
         if reason:
-            return result | {"text": f"no attack on {stated.figures}: {reason}"}
+            return result | {"text": f"no attack on {stated.brief}: {reason}"}
         if stated.unit is Unit.COORDINATE:
             assert self._last is not None
             mechanism = self._last.encoding.mechanism
@@ -177,7 +176,8 @@ class CanaryScores:
                 "refuted": one.refuted,
             }
         chosen, scores = self._scores(stated)
-        bound = audit_scores(scores, self._task.canaries.coins[chosen], stated)
+        coins, num_terms = self._task.canaries.coins[chosen], self._num_terms(stated)
+        bound = audit_scores(scores, coins, stated, num_terms=num_terms)
         return result | {
             "text": str(bound),
             "lower": bound.lower,
@@ -211,29 +211,41 @@ class CanaryScores:
 
     def _scores(self, stated: PrivacyStatement) -> tuple[Any, Floats]:
         """The canaries that took part most often, and their scores."""
-        canaries, rounds = self._task.canaries, len(self.present)
-        of_records = self._config.privacy.unit == "record"
-        part = np.zeros((rounds, canaries.count))
-        for at, present in enumerate(self.present):
-            part[at, present] = 1.0
-        if of_records or stated.view.kind is ViewKind.MODELS:
-            part[:] = 1.0
-        if stated.unit is Unit.ROUND:
-            part[:-1] = 0.0
-        local = stated.view.kind is ViewKind.LOCAL and not of_records
+        part = self._participation(stated)
+        local = stated.view.kind is ViewKind.LOCAL and self._config.privacy.unit == "client"
         seen = np.array(self.local if local else self.opened, dtype=np.float64)
-        weights = part if local else np.linalg.solve(self._covariance(rounds), part)
+        weights = part if local else np.linalg.solve(self._covariance(len(part)), part)
         chosen = np.flatnonzero(part.sum(axis=0) == part.sum(axis=0).max())
         size = np.sqrt(np.maximum((weights * part).sum(axis=0), 1e-300))
         return chosen, ((weights * seen).sum(axis=0) / size)[chosen]
 
+    def _participation(self, stated: PrivacyStatement) -> Floats:
+        """(rounds, canaries) 1 where a canary can have taken part in a round that the statement is about."""
+        part = np.zeros((len(self.present), self._task.canaries.count))
+        for at, present in enumerate(self.present):
+            part[at, present] = 1.0
+        if self._config.privacy.unit == "record" or stated.view.kind is ViewKind.MODELS:
+            part[:] = 1.0
+        if stated.unit is Unit.ROUND:
+            part[:-1] = 0.0
+        return part
+
+    def _num_terms(self, stated: PrivacyStatement) -> int:
+        """How many independent random numbers a score adds up."""
+        assert self._last is not None
+        encoding, rounds = self._last.encoding, int(self._participation(stated).sum(axis=0).max())
+        per_coordinate = encoding.mechanism.unit is Unit.COORDINATE
+        coordinates = encoding.count_kept(self._task.canaries.dimension) if per_coordinate else 1
+        return rounds * coordinates * (stated.view.min_honest or 1)
+
     def _covariance(self, rounds: int) -> Floats:
         """The covariance of the noise of all sums, up to a factor."""
-        mechanism = None if self._last is None else self._last.encoding.mechanism
-        if not isinstance(mechanism, CorrelatedGaussianMechanism):
-            return np.eye(rounds)
-        private = (mechanism.deviation / mechanism.handed_deviation) ** 2
-        return LagNoise(mechanism.correlation, private).covariance(rounds)
+        handed = None if self._last is None else self._last.encoding.mechanism.handed
+        return (
+            np.eye(rounds)
+            if handed is None
+            else LagNoise(handed.correlation, handed.private).covariance(rounds)
+        )
 
 
 def _flatten(layout: Layout, arrays: Arrays) -> Floats:
@@ -247,7 +259,9 @@ def check_audit(config: RunConfig) -> None:
         raise InvalidSpecError("audit.canaries", config.audit.canaries, problem, "ask fewer canaries")
 
 
-def plot_audit(report: Sequence[Mapping[str, Any]], target: float | None, path: Path) -> None:
+def plot_audit(
+    report: Sequence[Mapping[str, Any]], target: float | None, relation: Relation, path: Path
+) -> None:
     """Draw what was stated, attacked and, with a target, aimed at: a line for each statement."""
     from matplotlib.figure import Figure
 
@@ -267,9 +281,9 @@ def plot_audit(report: Sequence[Mapping[str, Any]], target: float | None, path: 
     stated = [bound["stated"]["epsilon"] for bound in attacked]
     axes.plot(stated, places, "|", color="tab:red", markersize=11, markeredgewidth=3, label="stated: no more")
     if target is not None:
-        axes.axvline(target, linestyle=":", color="tab:green", label="target")
+        axes.axvline(target, linestyle=":", color="tab:green", label=f"target, {relation}")
     axes.set_yticks(places, names, fontsize="small")
-    axes.set(xscale="log", ylim=(-0.7, len(names) - 0.3), xlabel="ε")
+    axes.set(xscale="log", ylim=(-0.7, len(names) - 0.3), xlabel="ε, in the relation of each line")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=150)

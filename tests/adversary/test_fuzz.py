@@ -55,7 +55,6 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "gaussian": {"epsilon": 1.0},
     "snapping": {"epsilon": 1.0},
     "stochastic": {"levels": 4},
-    "correlated": {"num_clients": 3},
     "csgm": {"epsilon": 1.0, "levels": 4},
     "none": {},
     "vqsgd": {},

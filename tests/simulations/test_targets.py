@@ -118,7 +118,7 @@ def test_a_pilot_sets_the_clip_and_is_named_in_the_statement(overrides: list[str
     assert rows_of(plain)["norm_to_clip"].iloc[1] > 1.1
 
 
-NOT_PRIVATE = {"correlated", "drive", "none", "qsgd", "stochastic", "terngrad", "top_k", "vqsgd"}
+NOT_PRIVATE = {"drive", "none", "qsgd", "stochastic", "terngrad", "top_k", "vqsgd"}
 
 
 def test_one_key_is_a_target_for_every_private_mechanism() -> None:

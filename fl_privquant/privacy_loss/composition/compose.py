@@ -108,15 +108,12 @@ class NamedLoss:
     """The loss of a release as a mechanism states it: spent ``count`` times, with the name of the bound.
 
     Statements print the name before the method of composition; it is empty where the loss is exact.
-    ``at_least`` has moments that those of the loss are certainly not below. It is given where the loss takes
-    long to compute, so that a loss that is too large need not be. ``norm`` is the norm of the update that the
-    bound relies on, if any.
+    ``norm`` is the norm of the update that the bound relies on, if any.
     """
 
     loss: Moments
     name: str = ""
     count: int = 1
-    at_least: Moments | None = None
     norm: UpdateNorm | None = None
     relation: Relation = Relation.REPLACE_ONE
     """The relation that the loss is for. A loss for replace-one is an upper bound for the other two."""

@@ -22,7 +22,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,8 +47,6 @@ _NEXT_TO_FAIR = 2.0**-25
 # Covers the rounding of binomial probabilities, which are right to some 11 digits.
 _FLOAT_ROOM = 1.0 + 1e-7
 _SMALL = 1e-4
-# Takes the rounding of a divergence off it.
-_BELOW = 1.0 - 1e-6
 # The most bits in a sum for which all cases are computed, which takes about a second for all orders.
 _MAX_BITS = 1024
 _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -121,8 +119,7 @@ def poisson_binomial_losses(
     counted = min(num_honest, _MAX_BITS // trials)
     if counted < 2 or not 0.0 < theta < 0.5:
         return []
-    loss = _poisson_binomial(trials, theta, counted, epsilon)
-    return [NamedLoss(loss, "poisson binomial", dimension, at_least=loss.at_least)]
+    return [NamedLoss(_poisson_binomial(trials, theta, counted, epsilon), "poisson binomial", dimension)]
 
 
 def theta_of_two_levels(table: CertifiedTable) -> float:
@@ -135,50 +132,13 @@ def theta_of_two_levels(table: CertifiedTable) -> float:
     return math.nextafter((TOTAL_WEIGHT // 2 - rare) / TOTAL_WEIGHT, 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _PoissonBinomial:
-    """Moments by the theorem, which are computed when they are asked for: that takes up to a second."""
-
-    trials: int
-    theta: float
-    num_honest: int
-    max_loss: float
-    infinity: float = 0.0
-
-    def log_moment(self, rate: float) -> float:
-        """Upper bound of log E exp(rate * loss)."""
-        return self._all_cases.log_moment(rate)
-
-    @cached_property
-    def _all_cases(self) -> ChordMoments:
-        kept: _Binomials = {}
-        # The largest order first: it needs the widest range of the binomial distributions.
-        falling = [
-            rate * aggregate_renyi(self.trials, self.theta, self.num_honest, rate + 1.0, kept)
-            for rate in _RATES[::-1]
-        ]
-        return ChordMoments(np.array(_RATES), np.array(falling[::-1]), self.max_loss)
-
-    @cached_property
-    def at_least(self) -> ChordMoments:
-        """Moments that those of all cases are not below: those of one case, which is quick to compute.
-
-        In that case all bits of the other clients are as at -1.
-        """
-        loss = _bits_loss(self.trials, self.theta)
-        others = (self.num_honest - 1) * self.trials
-        kept: _Binomials = {}
-        values = []
-        for rate in _RATES:
-            cut = _cut(loss, rate + 1.0)
-            first = _bits(self.trials, others, self.theta, cut, kept)
-            second = _bits(0, others + self.trials, self.theta, cut, kept)
-            # Room for rounding: for all cases the same distributions are computed in another order.
-            values.append(rate * _divergence(first, second, loss, rate + 1.0) * _BELOW)
-        return ChordMoments(np.array(_RATES), np.array(values), self.max_loss)
-
-
-_poisson_binomial = lru_cache(maxsize=64)(_PoissonBinomial)
+@lru_cache(maxsize=64)
+def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: float) -> ChordMoments:
+    """Moments by the theorem."""
+    kept: _Binomials = {}
+    # The largest order first: it needs the widest range of the binomial distributions.
+    falling = [rate * aggregate_renyi(trials, theta, num_honest, rate + 1.0, kept) for rate in _RATES[::-1]]
+    return ChordMoments(np.array(_RATES), np.array(falling[::-1]), max_loss)
 
 
 def aggregate_renyi(

@@ -21,7 +21,6 @@ from fl_privquant.distributions.integer_distribution import (
 from fl_privquant.privacy_loss.additive.integer_noise import noise_sum, sum_gap
 from fl_privquant.privacy_loss.closed_forms import gaussian_loss
 from fl_privquant.privacy_loss.composition.compose import Part, compose_epsilon
-from fl_privquant.privacy_loss.sums import bit_sums
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, WholeUpdate
@@ -201,36 +200,6 @@ def test_the_own_theorem_of_pbm_is_never_below_the_worst_inputs(trials: int, cli
             for rate in (0.1, 0.3, 1.0, 3.0, 11.0, 40.0):
                 exact = math.log(float((p ** (rate + 1.0) * q**-rate).sum()))
                 assert exact <= theorem.loss.log_moment(rate) + 1e-9
-
-
-@pytest.mark.parametrize(("trials", "clients"), [(1, 2), (1, 50), (3, 20), (15, 8)])
-@pytest.mark.parametrize("epsilon", [0.3, 6.0])
-def test_one_case_of_the_theorem_is_not_above_all_cases(trials: int, clients: int, epsilon: float) -> None:
-    mechanism = pq.design("pbm", epsilon=epsilon, levels=trials + 1)
-    (theorem,) = mechanism.update_losses(WholeUpdate(NO_NORMS, 1, View(clients)))
-    for rate in np.geomspace(1e-3, 1e2, 40):
-        one_case, all_cases = (loss.log_moment(rate) for loss in (theorem.at_least, theorem.loss))
-        assert 0.2 * all_cases < one_case <= all_cases
-
-
-def test_the_theorem_is_not_computed_where_one_case_is_far_above_another_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mechanism = pq.design("pbm", levels=4, theta=0.2)
-    release = Release(mechanism, 10_000, View(41), UpdateNorms(l2=5.0))
-    expected = Accountant({release: 3}).statement(1e-5)
-
-    def refused(*args: object) -> float:
-        raise AssertionError("the theorem was computed")
-
-    monkeypatch.setattr(bit_sums, "aggregate_renyi", refused)
-    again = pq.design("pbm", levels=4, theta=0.2001)
-    stated = Accountant({Release(again, 10_000, View(41), UpdateNorms(l2=5.0)): 3}).statement(1e-5)
-    assert stated.method == expected.method
-    assert stated.epsilon == pytest.approx(expected.epsilon, rel=0.01)
-    # Without a norm the theorem may decide, and is computed.
-    with pytest.raises(AssertionError, match="the theorem was computed"):
-        Accountant({Release(pq.design("pbm", levels=2, epsilon=1.01), 650, View(20)): 1}).statement(1e-5)
 
 
 def test_the_smaller_of_two_bounds_is_stated_with_its_name() -> None:

@@ -1,7 +1,4 @@
-"""The command ``plan`` for secure sums: it chooses bits and kept coordinates for an error or a size.
-
-It prints a table with a row for each number of bits, and how to run the best plan.
-"""
+"""The command ``plan`` for secure sums: it plans a run for an error or a size, and prints how to run it."""
 
 from __future__ import annotations
 
@@ -11,11 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fl_privquant.accounting import PrivacyStatement, Relation, RunRequirements, SecureSum, Unit
-from fl_privquant.cli._printing import ALL_HONEST, OVER_CENTRAL
-from fl_privquant.cli.layout import Column, print_sentence, print_table, progress
-from fl_privquant.cohort import describe_assumption
-from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, pluralize
+from fl_privquant.accounting import Relation, RunRequirements, SecureSum
+from fl_privquant.cli.layout import print_sentence, progress
+from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.registry import get_entry
 from fl_privquant.planning import Plan, Target
 from fl_privquant.secagg.client_policy import ClientPolicy
@@ -38,10 +33,10 @@ def plan_and_print(
     name: str,
     force: bool,
 ) -> bool:
-    """Choose, certify and print plans of a mechanism, for a run of ``rounds`` with secure sums.
+    """Choose, certify and print a plan with a mechanism, for a run of ``rounds`` with secure sums.
 
-    They are chosen by an error or a size. Without either, the bound is 1.1 times the error of a central
-    Gaussian for the honest clients. If no plan has so little error, one that sends all coordinates is
+    It is chosen by an error or a size. Without either, the bound is 1.1 times the error of a central
+    Gaussian for the honest clients. If no plan has so little error, the one that sends all coordinates is
     printed, and False is returned if that does not meet the target either. If a bound was given that cannot
     be met, InfeasibleDesignError is raised.
     """
@@ -54,145 +49,70 @@ def plan_and_print(
         requirements.epsilon, rounds, count, requirements.delta, bound, relation=requirements.relation
     )
     usual = _USUAL_ERROR * requirements.survivors / requirements.view.honest_count
-    settings: dict[str, Any] = {
-        "mechanism": name,
-        "max_bits": requirements.bits,
-        "aggregation": summed,
-        "force": force,
-    }
-    with progress(f"planning {name}: estimating") as status:
 
-        def plans(**bounds: Any) -> list[Plan]:
-            return target.plans(
-                requirements.dimension,
-                progress=lambda doing: status.update(f"planning {name}: certifying {doing}"),
-                **bounds,
-                **settings,
-            )
+    def make_plan(**bounds: Any) -> Plan:
+        bounds |= {"max_bits": requirements.bits, "aggregation": summed, "force": force}
+        return target.plan(requirements.dimension, mechanism=name, **bounds)
 
+    with progress(f"planning {name}"):
         if kilobytes is not None:
-            chosen, asked = plans(max_kilobytes=kilobytes), f"at most {kilobytes:g} kB"
+            plan = make_plan(max_kilobytes=kilobytes)
+            chosen = f"It has the least error within {kilobytes:g} kB (--kilobytes)."
         elif error is not None:
-            chosen, asked = plans(max_error=error), f"error ÷ central at most {error:g}"
+            plan, chosen = make_plan(max_error=error), f"It sends the fewest bytes within {_limit(error)}."
         else:
+            default = f"{_limit(usual)}{_explain_default(requirements)}"
             try:
-                chosen, asked = (
-                    plans(max_error=usual),
-                    f"error ÷ central at most {usual:.4g}{_explain_error_bound(requirements)}",
-                )
+                plan, chosen = make_plan(max_error=usual), f"It sends the fewest bytes within {default}."
             except InfeasibleDesignError:
-                asked = (
-                    f"all coordinates, as no plan has an error ÷ central of {usual:.4g}"
-                    f"{_explain_error_bound(requirements)}"
-                )
                 try:
-                    chosen = [target.plan(requirements.dimension, **settings)]
+                    plan, chosen = make_plan(), f"It sends all coordinates, as no plan is within {default}."
                 except InfeasibleDesignError:
                     return False
-    _print_plans(console, chosen, asked)
+    _print_plan(console, plan, chosen)
     return True
 
 
-def _explain_error_bound(requirements: RunRequirements) -> str:
+def _limit(error: float) -> str:
+    return f"{error:.4g} times a trusted server's error (--error)"
+
+
+def _explain_default(requirements: RunRequirements) -> str:
     """Where the default bound on the error comes from."""
     stay, honest = requirements.survivors, requirements.view.honest_count
     if stay == honest:
-        return " (--error)"
+        return ""
     return (
-        f" (--error; by default {_USUAL_ERROR:g} × {stay}/{honest}: {stay} clients stay, and only the noise "
-        f"of the {honest} honest ones among them counts)"
+        f", by default {_USUAL_ERROR:g} × {stay}/{honest}: {stay} clients stay, and only the noise of the "
+        f"{honest} honest ones among them counts"
     )
 
 
-def _print_plans(console: Console, plans: list[Plan], asked: str) -> None:
-    """Print plans, the best first, what the best one means, and how to run it.
-
-    The title says by which bound they were chosen (``asked``).
-    """
-    best = plans[0]
-    target, view = best.target, best.statement.view
-    columns = _columns(best)
-    name = best.encoding.mechanism.name
-    size = f"{target.rounds_in_words}, {pluralize(best.dimension, 'coordinate')}"
-    title = f"{name} for {target.statement(view).brief}, {size}"
-    print_table(console, columns, plans, f"{title}; {asked}")
-    print_sentence(console, f"The first plan. {best.error_in_words} {best.verdict}")
-    print_sentence(console, best.influence_in_words)
-    print_sentence(
-        console,
-        "The L2 clip is 1 here. Give target.plan an l2_clip near the usual norm of an app's updates, which "
-        "'fl-privquant clip APP' measures: with a clip 10 times too large, noise is 10 times as large.",
-    )
-    _print_simulation(console, best)
+def _print_plan(console: Console, plan: Plan, chosen: str) -> None:
+    """Print a plan, by which bound it was chosen, and how to run it."""
+    for line in (*str(plan).splitlines(), *_describe_handshake(plan), chosen):
+        print_sentence(console, line)
+    _print_simulation(console, plan)
     print_sentence(console, "Run it in a Flower server app:")
-    _print_for_copying(console, _server_code_lines(best))
-    print_sentence(
-        console, f"and in its client app, where each client must allow {best.client_limits_in_words} or more:"
-    )
-    _print_for_copying(console, _client_code_lines(best))
+    _print_for_copying(console, _server_code_lines(plan))
+    print_sentence(console, "and in its client app:")
+    _print_for_copying(console, _client_code_lines(plan))
 
 
-def _columns(best: Plan) -> list[Column]:
-    """What is told of each plan; its assumptions are those of the best one."""
-    view, stated, asking = best.statement.view, best.statement.relation, best.target.num_clients
-    aggregation, unsure = best.aggregation, best.if_all_honest is not best
-    supposed = describe_assumption(aggregation.num_corrupt(asking), aggregation.num_lost(asking), asking)
+def _describe_handshake(plan: Plan) -> list[str]:
+    try:
+        graph = choose_parameters(plan.target.num_clients, **_fractions(plan))
+    except InvalidSpecError:
+        # So few clients cannot aggregate securely, which a run says.
+        return []
     return [
-        Column(
-            "codes",
-            lambda plan: pluralize(int(plan.encoding.mechanism.bits_per_coordinate), "bit"),
-            "the width of a code before it is masked",
-            words=True,
-        ),
-        Column("kept", _kept, "rotated coordinates that are sent, another random part in each round"),
-        Column(
-            "error ÷ central",
-            _ratio,
-            f"{OVER_CENTRAL}, and what is lost with coordinates that are not sent; {supposed}",
-        ),
-        *([Column("all honest", lambda plan: _ratio(plan.if_all_honest), ALL_HONEST)] if unsure else []),
-        Column(
-            "noise ÷ signal",
-            lambda plan: f"{plan.noise_to_signal:.3g}",
-            "the same error over the squared norm of an update at the L2 clip",
-        ),
-        Column(
-            "run SNR",
-            lambda plan: f"{plan.signal_to_noise:.3g}",
-            "how far all rounds move the model, if their updates are at the L2 clip and point the same way, "
-            "in standard deviations of the noise",
-        ),
-        Column(
-            "bits/coord",
-            lambda plan: f"{8.0 * plan.bytes_per_round / plan.dimension:.3g}",
-            "bits through the secure sum, for each coordinate of the model",
-        ),
-        Column(
-            "kB",
-            lambda plan: f"{plan.bytes_per_round / 1000.0:.4g}",
-            "kilobytes (of 1000 bytes) that one client sends in a round, without headers and keys",
-        ),
-        Column(
-            "handshake kB",
-            _handshake_kilobytes,
-            "kilobytes of keys in both directions, unsigned, if no client is lost",
-        ),
-        Column(
-            "ε",
-            lambda plan: plan.statement.epsilon_cell,
-            PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated),
-        ),
-        Column(
-            stated.beside.value,
-            lambda plan: plan.other_statement.epsilon_cell,
-            PrivacyStatement.heading(Unit.TOTAL, view, "certified", stated.beside),
-        ),
-        Column("clip", _spread, "of a rotated coordinate, in its standard deviations at the L2 clip"),
+        f"Keys of secure aggregation take about {handshake_bytes(graph) / 1000.0:.3g} kB more per client and "
+        "round, in both directions, if no client is lost."
     ]
 
 
 def _print_for_copying(console: Console, lines: Iterable[str]) -> None:
-    """Print lines between empty ones and without an indent, so that they can be copied as a whole."""
+    """Print lines of code as they are, apart from the sentences around them."""
     for line in ("", *lines, ""):
         print_sentence(console, line, copied=True)
 
@@ -215,28 +135,6 @@ def _print_simulation(console: Console, plan: Plan) -> None:
             f"coordinates and not {size}: it is planned anew{kept}.",
         )
     _print_for_copying(console, [_simulation_command(plan, task)])
-
-
-def _kept(plan: Plan) -> str:
-    return str(plan.encoding.count_kept(plan.dimension))
-
-
-def _spread(plan: Plan) -> str:
-    return f"{plan.encoding.clip * math.sqrt(plan.dimension) / (plan.encoding.l2_clip or 1.0):.3g}"
-
-
-def _ratio(plan: Plan) -> str:
-    return "-" if plan.ratio_to_central is None else f"{plan.ratio_to_central:.4f}"
-
-
-def _handshake_kilobytes(plan: Plan) -> str:
-    """Kilobytes of keys, shares and lists that a client sends or is sent in a round."""
-    try:
-        graph = choose_parameters(plan.target.num_clients, **_fractions(plan))
-    except InvalidSpecError:
-        # So few clients cannot aggregate securely, which a run says.
-        return "-"
-    return f"{handshake_bytes(graph) / 1000.0:.3g}"
 
 
 def _fractions(plan: Plan) -> dict[str, float]:
