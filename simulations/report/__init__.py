@@ -4,6 +4,6 @@
 the results too; :func:`build_report` writes only.
 """
 
-from simulations.report.build import build_report, show_report
+from simulations.report.build import build_report, show_report, write_latex
 
-__all__ = ["build_report", "show_report"]
+__all__ = ["build_report", "show_report", "write_latex"]

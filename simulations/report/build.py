@@ -18,13 +18,16 @@ from fl_privquant.plotting import color_of
 from simulations.report.figures import Drawing, draw_study
 from simulations.report.study import Study, describe_repeated, setting_value
 from simulations.report.tables import (
+    HEADINGS,
+    pivot_table,
     privacy_table,
     results_caption,
     results_table,
+    to_latex,
     to_markdown,
 )
 from simulations.report.terminal import print_summary
-from simulations.report.verdict import describe
+from simulations.report.verdict import ACCURACY, ERROR, LOSS, describe
 
 PRIVACY_CAPTION = (
     "What is protected: a coordinate release is one coordinate in one message, a client round one whole "
@@ -74,6 +77,42 @@ def show_report(folder: Path, panels: Collection[str | None] | None = None, styl
     print_summary(study, panels=panels)
     print(f"report: {path}")
     return path
+
+
+def write_latex(folder: Path, columns: Sequence[str]) -> list[Path]:
+    """Write tables for LaTeX: a pivot of every measure in every setting.
+
+    Parameters
+    ----------
+    folder
+        The folder of the study.
+    columns
+        What goes across the top, of :data:`~simulations.report.tables.PIVOT_KEYS`.
+
+    Returns
+    -------
+    list of pathlib.Path
+        The files.
+    """
+    study, paths = Study.load(folder), []
+    for number, setting in enumerate(study.settings, start=1):
+        results = study.results[study.results["setting"] == setting]
+        for measure in (ACCURACY, LOSS, ERROR):
+            if results[measure].notna().any():
+                # A question keeps its mark.
+                asked = setting and setting.rstrip(".") + ("" if setting.endswith("?") else ".")
+                caption = [
+                    HEADINGS[measure].capitalize() + ".",
+                    asked,
+                    results_caption(study, setting, measure),
+                ]
+                text = to_latex(
+                    pivot_table(results, measure, columns),
+                    " ".join(filter(None, caption)),
+                    f"{measure}-{number}",
+                )
+                paths.append(_write(study.directory / "tables" / f"{measure}-{number}.tex", text))
+    return paths
 
 
 def _write_report(study: Study, style: str | None) -> Path:

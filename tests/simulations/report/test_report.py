@@ -236,17 +236,18 @@ def test_errors_of_the_user_are_messages(
         assert words in capsys.readouterr().err
 
 
-def test_the_command_draws_in_the_style_of_the_user(
+def test_the_command_writes_latex_in_the_style_of_the_user(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     style = tmp_path / "paper.mplstyle"
     style.write_text("axes.facecolor: ffdddd\n")
-    monkeypatch.setattr(sys, "argv", ["report", str(small), "--style", str(style)])
+    monkeypatch.setattr(sys, "argv", ["report", str(small), "--latex", "--style", str(style)])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
     assert f"report: {small / 'report.html'}" in printed
+    assert f"LaTeX: {small / 'tables' / 'accuracy-1.tex'}" in printed
     faces = {drawing.figure.axes[0].get_facecolor() for drawing in draw_study(Study.load(small), str(style))}
     assert faces == {(1.0, 221 / 255, 221 / 255, 1.0)}
 
