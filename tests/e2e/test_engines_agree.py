@@ -49,15 +49,6 @@ def test_seeded_sampling_asks_the_same_clients_on_ray(ray_cluster):
     assert model(run(engine, clients=6, fraction=0.5)) == model(run(InlineEngine(), clients=6, fraction=0.5))
     # An existing cluster is ours to stop, not the engine's.
     assert ray_cluster.runs
-<<<<<<< HEAD
-=======
-
-
-def test_with_none_ray_gives_plain_fedavg_bit_for_bit(ray_cluster):
-    engine = RayEngine(address=ray_cluster.address)
-    private, plain = run(engine, mechanism="none"), run(engine, private=False)
-    assert model(private) == model(plain)
-    assert model(private) == model(run(InlineEngine(), private=False))
 
 
 def test_a_worker_that_ends_costs_its_clients_this_round_and_no_more(ray_cluster):
@@ -84,4 +75,3 @@ def test_a_worker_that_ends_costs_its_clients_this_round_and_no_more(ray_cluster
     state = engine.run(server, client, Federation(4)).state
     found = [state[f"round {number}"]["counts"] for number in range(3)]
     assert found == [[1, 1, 1, 1], [2, 2, 0, 2], [3, 3, 2, 3]]
->>>>>>> main
