@@ -88,6 +88,17 @@ def empirical_bound(
         Candidates in [-1, 1].
     rng
         Randomness of the encoder; None for that of the operating system, as in use.
+
+    Returns
+    -------
+    EmpiricalBound
+        The bound, with what is claimed and whether it is refuted.
+
+    Raises
+    ------
+    InvalidSpecError
+        The confidence, the number of draws or of inputs is too small, or the mechanism encodes whole
+        updates.
     """
     if not 0.5 < confidence < 1.0 or num_draws < 1000 or len(inputs) < 2:
         raise InvalidSpecError(
@@ -136,6 +147,16 @@ def bound_of_outputs(
         The statement of one coordinate that is attacked.
     confidence
         Probability with which the bound holds.
+
+    Returns
+    -------
+    EmpiricalBound
+        The bound, with what was claimed and whether it is refuted.
+
+    Raises
+    ------
+    InvalidSpecError
+        Fewer than 1000 outputs are recorded for an input.
     """
     recorded = [np.asarray(values, dtype=np.float64).ravel() for values in (outputs, others)]
     count = min(values.size for values in recorded)

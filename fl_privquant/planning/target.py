@@ -173,7 +173,7 @@ class Target:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
         Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of them, which carries nearly as much where there is much noise. :meth:`plans` lists more.
+        random part of them, which carries nearly as much where there is much noise.
 
         Parameters
         ----------

@@ -265,6 +265,21 @@ def find_correlation(
 ) -> float:
     """The correlation, a multiple of 1 / 64, with the least :func:`error_ratio`; 0 where none gains.
 
+    Parameters
+    ----------
+    schedule
+        The rounds, how far apart a client takes part, and the workload.
+    private, not_counted
+        Variances of noise that is fresh in each round, over that of the noise that is handed over: what
+        counts for privacy, and what does not.
+    lost, opened
+        Shares of handed noise that is not taken off: as its client is lost, or that the server takes off.
+
+    Returns
+    -------
+    float
+        The correlation.
+
     >>> find_correlation(RoundSchedule(100, 10)), find_correlation(RoundSchedule(100, 1))
     (0.796875, 0.0)
     """

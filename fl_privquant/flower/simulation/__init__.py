@@ -38,6 +38,23 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 def make_engine(name: str, **options: Any) -> Engine:
     """The engine of that name.
 
+    Parameters
+    ----------
+    name
+        "inline" or "ray".
+    options
+        Arguments of the engine.
+
+    Returns
+    -------
+    Engine
+        The engine.
+
+    Raises
+    ------
+    InvalidSpecError
+        There is no engine of that name, or an argument is out of its range.
+
     >>> make_engine("inline", threads=2)
     InlineEngine(threads=2, processes=1, batch=256)
     """

@@ -163,6 +163,29 @@ def design_independent(
     (the second result of an earlier call) to begin from. The search is then quicker and less fine, which
     suits a search over bins. The objective is the exact error, linearized in each box; the paper minimizes a
     linear bound of the mean absolute error instead (theorem "extend").
+
+    Parameters
+    ----------
+    values
+        (m,) output values, which increase.
+    epsilon
+        The bound on the loss of a coordinate, in the local view.
+    density
+        The density of inputs.
+    power
+        1 for the least mean absolute error, 2 for the least mean squared error.
+    start
+        Selection probabilities to begin from: the second result of an earlier call.
+
+    Returns
+    -------
+    tuple[OutputDistribution, Floats]
+        The distribution, and its selection probabilities.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        None was found within epsilon.
     """
     require_reach(values, epsilon)
     family = _Family(values, density, power)

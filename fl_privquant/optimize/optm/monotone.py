@@ -38,7 +38,29 @@ _REFINEMENTS = 4
 
 
 def design_monotone(values: Floats, epsilon: float, density: Density, power: int) -> OutputDistribution:
-    """The best distribution of theorem "constraint2" on symmetric bins; parameters as in ``design_free``."""
+    """The best distribution of theorem "constraint2" on symmetric bins; parameters as in ``design_free``.
+
+    Parameters
+    ----------
+    values
+        (m,) output values, which increase.
+    epsilon
+        The bound on the loss of a coordinate, in the local view.
+    density
+        The density of inputs.
+    power
+        1 for the least mean absolute error, 2 for the least mean squared error.
+
+    Returns
+    -------
+    OutputDistribution
+        The distribution.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        The bins are not symmetric, or the theorem has no solution there.
+    """
     require_reach(values, epsilon)
     if not is_symmetric(values, density):
         raise InfeasibleDesignError(

@@ -25,7 +25,31 @@ from fl_privquant.optimize.optm.free import is_symmetric, require_reach
 def design_paired(
     values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
 ) -> OutputDistribution:
-    """The least error among joint selections of two bins; for parameters see ``design_free``."""
+    """The least error among joint selections of two bins; for parameters see ``design_free``.
+
+    Parameters
+    ----------
+    values
+        (m,) output values, which increase.
+    epsilon
+        The bound on the loss of a coordinate, in the local view.
+    density
+        The density of inputs.
+    power
+        1 for the least mean absolute error, 2 for the least mean squared error.
+    method
+        Of the solver.
+
+    Returns
+    -------
+    OutputDistribution
+        The distribution.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        The values do not reach far enough for an unbiased mechanism.
+    """
     require_reach(values, epsilon)
     levels = values.size
     selections = Selections(values)

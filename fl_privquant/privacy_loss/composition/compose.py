@@ -133,6 +133,25 @@ def compose_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) ->
     Without ``refine`` only quick bounds are computed, which are a few per cent larger and take microseconds
     from their second use on.
 
+    Parameters
+    ----------
+    parts
+        Losses, and how often each is spent.
+    delta
+        The delta at which epsilon is bounded, from 0 to 1.
+    refine
+        Whether to take the time for the tightest bounds.
+
+    Returns
+    -------
+    Bound
+        The bound.
+
+    Raises
+    ------
+    InvalidSpecError
+        The delta is outside [0, 1].
+
     >>> response = PrivacyLoss(np.array([-1.0, 1.0]), np.array([0.26894142, 0.73105858]))
     >>> compose_epsilon([Part(response, 100)], 0.0)
     Bound(epsilon=100.0, method=<Composition.PURE: 'pure'>)
