@@ -138,7 +138,7 @@ def job(settings: DictConfig) -> dict[str, Any]:
         "name": f"{name_with_seed(config)}{before}",
         "summary": summary,
         "spent": f"final privacy cost: {final}" if protects else final,
-        "spent_in_short": format_epsilons(spent),
+        "spent_in_short": format_epsilons([_main_statement(config, spent)]),
     }
 
 
@@ -201,6 +201,15 @@ def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacySta
     if not totals and math.isinf(local.epsilon):
         return [local]
     return [*totals.values(), local, *([models] if models else [])]
+
+
+def _main_statement(config: RunConfig, spent: list[PrivacyStatement]) -> PrivacyStatement:
+    """Of the final statements, the one that the run is about; all of them would not fit into a line."""
+    if spent[0].unit is not Unit.RECORD:
+        return spent[0]
+    relation = config.privacy.wanted_relation
+    same = [statement for statement in spent if statement.relation is relation] or spent
+    return next((total for total in same if total.view.kind is not ViewKind.LOCAL), same[0])
 
 
 @contextlib.contextmanager

@@ -66,9 +66,19 @@ def bare_epsilons(source: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_module_shows_an_epsilon_by_itself(path: Path) -> None:
-    if path.name == "statement.py" and path.parent.name == "fl_privquant":
+    if path.parent.name == "fl_privquant" and path.name in ("statement.py", "check.py"):
         return
     assert list(bare_epsilons(path.read_text())) == []
+
+
+def test_the_independent_check_begins_its_lines_with_a_heading() -> None:
+    """It shares no code with the package, so that it makes headings by itself."""
+    source = (ROOT / "fl_privquant" / "check.py").read_text()
+    assert "name, view = f\"ε, {line['unit']}, {line['view']}, {line['relation']}\"" in source
+    for_machines = "f'{epsilon:.9g}'"
+    shown = [text for _, text in bare_epsilons(source) if text != for_machines]
+    assert shown
+    assert [text for text in shown if not text.startswith("f'{name}: ")] == []
 
 
 @pytest.mark.parametrize(

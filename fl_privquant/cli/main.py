@@ -381,13 +381,27 @@ def lint_command(
     run_config: Annotated[
         str, typer.Option(help="Values for keys of the app's own config, as for flwr run.")
     ] = "",
-    relation: options.StatedRelation = Relation.REPLACE_ONE,
+    relation: Annotated[
+        Relation,
+        typer.Option(
+            help="Neighboring relation to state first. add-remove is for apps whose server is trusted: "
+            "others show who takes part."
+        ),
+    ] = Relation.REPLACE_ONE,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds after which an app that starts no strategy is given up.")
+    ] = 300.0,
 ) -> None:
-    """Say what the privacy of a Flower app really is, without training; exit code 1 if it is not private."""
-    from fl_privquant.cli import _app_lint
-    from fl_privquant.planning.run_limits import check_target_relation
+    """Say what the privacy of a Flower app really is, without training.
 
-    raise typer.Exit(_app_lint.lint_and_print(folder, run_config, check_target_relation(relation)))
+    The app's modules are imported, and its server runs until it starts its strategy.
+
+    Exit codes: 0 if nothing is wrong; 1 if the app does not have the privacy that it claims; 2 if it cannot
+    be read.
+    """
+    from fl_privquant.cli import _app_lint
+
+    raise typer.Exit(_app_lint.lint_and_print(folder, run_config, relation, timeout))
 
 
 def _plot_distribution(console: Console, mechanism: Mechanism, path: Path) -> None:

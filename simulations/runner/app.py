@@ -146,7 +146,8 @@ def main(grid: Grid, context: Context) -> None:
     if scores is not None:
         report = scores.report(statements)
         directory.write_json("audit.json", {"bounds": report})
-        plot_audit(report, config.privacy.epsilon, directory.path / "audit.png")
+        privacy = config.privacy
+        plot_audit(report, privacy.epsilon, privacy.wanted_relation, directory.path / "audit.png")
         lines = [*lines, *(f"attacked: {bound['text']}" for bound in report)]
     outputs.finish(recording.rows, statements, lines, result.arrays, private.ledger)
     task.plot_partition(directory.path / "partition.png")

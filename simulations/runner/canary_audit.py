@@ -158,7 +158,7 @@ class CanaryScores:
         result: dict[str, Any] = {"stated": stated.to_dict()}
         reason = self._cannot_attack(stated)
         if reason:
-            return result | {"text": f"no attack on {stated.figures}: {reason}"}
+            return result | {"text": f"no attack on {stated.brief}: {reason}"}
         if stated.unit is Unit.COORDINATE:
             assert self._last is not None
             mechanism = self._last.encoding.mechanism
@@ -247,7 +247,9 @@ def check_audit(config: RunConfig) -> None:
         raise InvalidSpecError("audit.canaries", config.audit.canaries, problem, "ask fewer canaries")
 
 
-def plot_audit(report: Sequence[Mapping[str, Any]], target: float | None, path: Path) -> None:
+def plot_audit(
+    report: Sequence[Mapping[str, Any]], target: float | None, relation: Relation, path: Path
+) -> None:
     """Draw what was stated, attacked and, with a target, aimed at: a line for each statement."""
     from matplotlib.figure import Figure
 
@@ -267,9 +269,9 @@ def plot_audit(report: Sequence[Mapping[str, Any]], target: float | None, path: 
     stated = [bound["stated"]["epsilon"] for bound in attacked]
     axes.plot(stated, places, "|", color="tab:red", markersize=11, markeredgewidth=3, label="stated: no more")
     if target is not None:
-        axes.axvline(target, linestyle=":", color="tab:green", label="target")
+        axes.axvline(target, linestyle=":", color="tab:green", label=f"target, {relation}")
     axes.set_yticks(places, names, fontsize="small")
-    axes.set(xscale="log", ylim=(-0.7, len(names) - 0.3), xlabel="ε")
+    axes.set(xscale="log", ylim=(-0.7, len(names) - 0.3), xlabel="ε, in the relation of each line")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=150)

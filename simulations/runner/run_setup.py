@@ -258,7 +258,7 @@ class Outputs(contextlib.ExitStack):
             lines = [*lines, str(statements[-1])]
         self._directory.write_json("ledger.json", self._ledger_content(ledger or FederationLedger()))
         model = {name: array.numpy() for name, array in arrays.items()}
-        origin = provenance(config, mechanism, dimension, statements, lines, model)
+        origin = provenance(config, mechanism, dimension, l2_clip, statements, lines, model)
         self._directory.write_json("provenance.json", origin)
 
     def _ledger_content(self, ledger: FederationLedger) -> dict[str, Any]:

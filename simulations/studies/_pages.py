@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -208,12 +209,12 @@ def both_relations(epsilons: Iterable[float], delta: float = 1e-5) -> str:
     """A sentence that says what the ε of Gaussian sums for replace-one are for zero-out.
 
     >>> both_relations([1.0, 4.0])
-    'In sums with Gaussian noise, ε of 1 / 4 by replace-one are 0.47 / 1.83 by zero-out.'
+    'In sums with Gaussian noise, ε of 1 / 4 by replace-one are 0.4688 / 1.827 by zero-out.'
     """
-    stated = list(epsilons)
-    replace_one = " / ".join(f"{epsilon:g}" for epsilon in stated)
-    zero_out = " / ".join(f"{zero_out_epsilon(epsilon, delta):.2f}" for epsilon in stated)
-    return f"In sums with Gaussian noise, ε of {replace_one} by replace-one are {zero_out} by zero-out."
+    stated = [PrivacyStatement(epsilon, delta, Unit.TOTAL) for epsilon in epsilons]
+    zero_out = [replace(one, epsilon=zero_out_epsilon(one.epsilon, delta)) for one in stated]
+    figures = [" / ".join(one.epsilon_number for one in several) for several in (stated, zero_out)]
+    return "In sums with Gaussian noise, ε of {} by replace-one are {} by zero-out.".format(*figures)
 
 
 def epsilon_cell(epsilon: float) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
 
 import fl_privquant as pq
 from fl_privquant.codec.encoding import Encoding
@@ -160,34 +159,6 @@ def test_without_a_seed_noise_is_fresh_for_every_client() -> None:
     assert np.array_equal(models[2], models[3])
     # Odds of equal sums of seven signs in 24 coordinates and three rounds: below 2^-100.
     assert not np.array_equal(models[0], models[1])
-
-
-def test_every_client_draws_from_its_own_stream() -> None:
-    """Clients whose updates are equal: their codes differ, and are those that each draws alone."""
-    received: list[dict[int, Any]] = []
-
-    class Remembering(FedAvg):
-        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-            found = list(replies)
-            received.append(
-                {each.metadata.src_node_id: as_arrays(each.content["arrays"])["weight"] for each in found}
-            )
-            return super().aggregate_train(server_round, found)
-
-    for batch in (1, 3, 256):
-        app = cohort_app(
-            lambda arrays, partition, number: {name: array.copy() for name, array in arrays.items()}
-        )
-        inner = Remembering(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        run(batch, Encoding(mechanism_of("one_bit"), CLIP), app, pq.PerClient(), inner)
-    alone, *others = (received[start : start + ROUNDS] for start in range(0, 3 * ROUNDS, ROUNDS))
-    for together in others:
-        for number in range(ROUNDS):
-            assert together[number].keys() == alone[number].keys()
-            for node, weights in alone[number].items():
-                np.testing.assert_array_equal(together[number][node], weights)
-    # Signs of 24 coordinates: odds below 2^-18 that any two of seven clients draw the same in a round.
-    assert len({weights.tobytes() for weights in alone[0].values()}) == CLIENTS
 
 
 @pytest.mark.parametrize("batch", [1, 3, 256])

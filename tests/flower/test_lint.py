@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 from typer.testing import CliRunner
 
@@ -83,10 +83,18 @@ class Silent(DifferentialPrivacyServerSideFixedClipping):
     def aggregate_train(self, server_round, replies):
         return self.strategy.aggregate_train(server_round, replies)
 
-def config(population, max_epsilon=None):
+def patched(part, name, value):
+    setattr(part, name, value)
+    return part
+
+class Generous(GaussianAccountant):
+    def would_exceed(self, *arguments, **named):
+        return False
+
+def config(population, max_epsilon=None, target_delta=1e-5):
     return PrivacyConfig(
         max_epsilon=max_epsilon,
-        target_delta=1e-5,
+        target_delta=target_delta,
         population_size=population,
         neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         sampling_method=SamplingMethod.NO_AMPLIFICATION,
@@ -96,7 +104,7 @@ def config(population, max_epsilon=None):
 def main(grid, context):
     z = context.run_config["multiplier"]
     strategy = {strategy}
-    model = ArrayRecord({{"w": Array(np.zeros(10))}})
+    model = ArrayRecord({{"w": Array(np.zeros(10)), {more_arrays}}})
     strategy.start(grid, model, num_rounds=context.run_config["rounds"])
 """
 CLIENT = """
@@ -132,11 +140,17 @@ def make_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     name = "linted_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
-    def make(strategy: str = FED_AVG, mods: str = "", client: str = CLIENT, more: str = "") -> Path:
+    def make(
+        strategy: str = FED_AVG,
+        mods: str = "",
+        client: str = CLIENT,
+        more: str = "",
+        more_arrays: str = "",
+    ) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / "pyproject.toml").write_text(PROJECT.format(name=name))
         (tmp_path / name / "__init__.py").write_text("")
-        (tmp_path / name / "server.py").write_text(SERVER.format(strategy=strategy))
+        (tmp_path / name / "server.py").write_text(SERVER.format(strategy=strategy, more_arrays=more_arrays))
         (tmp_path / name / "client.py").write_text(client.replace("{mods}", mods) + more)
         return tmp_path
 
@@ -338,13 +352,142 @@ def test_a_limit_stops_a_run_that_would_cost_too_much(make_app: MakeApp) -> None
     [
         ("Silent(FedAvg(), z, 1.0, 10)", "", "aggregate_train of DifferentialPrivacyServerSideFixed"),
         (FED_AVG, "SilentMod(1.0, 2.0, 1.0, 1e-5)", "__call__ of LocalDpMod"),
+        (
+            "patched(Renamed(FedAvg(), z, 1.0, 10), 'aggregate_train', print)",
+            "",
+            "aggregate_train of DifferentialPrivacyServerSideFixed",
+        ),
     ],
 )
-def test_a_class_that_replaces_what_protects_is_an_error(
+def test_a_class_or_an_object_that_replaces_what_protects_is_an_error(
     make_app: MakeApp, strategy: str, mods: str, replaced: str
 ) -> None:
     found = errors(lint_app(make_app(strategy, mods=mods)))
     assert any(f"it replaces {replaced}" in finding.problem for finding in found)
+
+
+def test_a_class_of_flower_that_the_app_changes_is_an_error(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_app(mods="LocalDpMod(1.0, 2.0, 1.0, 1e-5)")
+    assert not errors(lint_app(folder))
+    monkeypatch.setattr(LocalDpMod, "__call__", lambda mod, message, context, call_next: None)
+    (finding,) = errors(lint_app(folder))
+    assert "it replaces __call__ of LocalDpMod" in finding.problem
+
+
+@pytest.mark.parametrize(
+    "accountant",
+    [
+        "Generous(config(100, max_epsilon=1.0))",
+        "patched(GaussianAccountant(config(100, max_epsilon=1.0)), 'would_exceed', lambda *event: False)",
+    ],
+)
+@pytest.mark.parametrize(
+    "counted",
+    [
+        "DifferentialPrivacyServerSideFixedClipping(" + FED_AVG + ", 0.2, 1.0, 10, accountant={})",
+        "AccountedAdaptiveClipping(DifferentialPrivacyServerSideAdaptiveClipping("
+        + FED_AVG
+        + ", 2.0, 100), {})",
+    ],
+)
+def test_an_accountant_of_the_apps_own_is_not_believed(
+    make_app: MakeApp, counted: str, accountant: str
+) -> None:
+    (finding,) = errors(lint_app(make_app(counted.format(accountant))))
+    assert "is of the app's own making, so that nobody knows whether it counts" in finding.problem
+
+
+def test_a_delta_within_which_all_may_be_told_is_no_protection(make_app: MakeApp) -> None:
+    generous = ", accountant=GaussianAccountant(config(100, target_delta=0.9))"
+    (finding,) = errors(lint_app(make_app(WRAPPED.format(generous))))
+    assert "δ = 0.9 (client total, central view, add-remove), which is no protection" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mods"),
+    [
+        (FED_AVG, "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"),
+        (
+            f"DifferentialPrivacyServerSideFixedClipping({FED_AVG}, z, 1.0, 10, "
+            "accountant=GaussianAccountant(config(100)))",
+            "",
+        ),
+    ],
+)
+def test_an_array_without_axes_passes_flowers_clipping(make_app: MakeApp, strategy: str, mods: str) -> None:
+    folder = make_app(strategy, mods, more_arrays="'batches': Array(np.array(3.0))")
+    (finding,) = errors(lint_app(folder))
+    assert (finding.place, "no noise hides it" in finding.problem) == ("batches", True)
+
+
+def test_flowers_clipping_leaves_an_array_without_axes_as_it_is() -> None:
+    """What the finding says, shown on Flower's mod; the array beside it is clipped and gets noise."""
+    received, trained = ({"w": np.full(3, value), "n": np.array(value)} for value in (0.0, 7.0))
+
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord(as_arrays(trained))}), reply_to=message)
+
+    with use_server_identity(1):
+        content = RecordDict({"arrays": ArrayRecord(as_arrays(received))})
+        message = Message(content, dst_node_id=1, message_type="train")
+        reply = LocalDpMod(1.0, 2.0, 1.0, 1e-5)(message, Context(1, 1, {}, RecordDict(), {}), train)
+    sent = next(iter(reply.content.array_records.values()))
+    assert sent["n"].numpy() == 7.0
+    assert not np.allclose(sent["w"].numpy(), 7.0)
+
+
+def as_arrays(arrays: dict[str, np.ndarray]) -> dict[str, Array]:
+    return {name: Array(array) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mod", "severities"),
+    [
+        (OURS, "PrivQuantMod(max_epsilon=2.0, seed=3)", ["error", "cost"]),
+        (OURS, "PrivQuantMod(max_epsilon=2.0, seed=lambda context: None)", ["warning", "cost"]),
+        (OURS.replace("0.1))", "0.1), simulated=True)"), "PrivQuantMod(max_epsilon=2.0)", ["error", "cost"]),
+    ],
+)
+def test_noise_from_a_seed_is_only_simulated(
+    make_app: MakeApp, strategy: str, mod: str, severities: list[str]
+) -> None:
+    findings = lint_app(make_app(strategy, mods=mod))
+    assert [finding.severity.value for finding in findings] == severities
+    assert "only simulated" in findings[0].problem
+
+
+@pytest.mark.parametrize(("seed", "severity"), [("3", Severity.ERROR), ("len('x')", Severity.WARNING)])
+def test_a_seed_of_the_generator_that_flower_draws_from_is_found(
+    make_app: MakeApp, seed: str, severity: Severity
+) -> None:
+    folder = make_app(
+        mods="LocalDpMod(1.0, 2.0, 1.0, 1e-5)",
+        more=f"\nimport numpy as n\ndef begin():\n    n.random.seed({seed})\n",
+    )
+    (finding,) = [finding for finding in lint_app(folder) if "this seeds the generator" in finding.problem]
+    assert finding.severity is severity
+    assert "client.py, line " in finding.place
+
+
+def test_a_seed_beside_our_own_noise_is_no_finding(make_app: MakeApp) -> None:
+    more = "\nimport numpy\nnumpy.random.seed(3)\n"
+    assert len(lint_app(make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)", more=more))) == 1
+
+
+@pytest.mark.parametrize("mod", ["secure_aggregation=True", ""])
+def test_halves_that_do_not_fit_are_an_error(make_app: MakeApp, mod: str) -> None:
+    summed = "aggregation=pq.SecureSum())" if not mod else ")"
+    strategy = OURS.replace("0.1))", f"0.1), {summed}")
+    (finding,) = errors(lint_app(make_app(strategy, mods=f"PrivQuantMod(max_epsilon=2.0, {mod})")))
+    assert "so that every round fails" in finding.problem
+
+
+def test_what_clipping_tells_is_named_among_what_leaves_in_clear(make_app: MakeApp) -> None:
+    mods = "PrivQuantMod(max_epsilon=2.0, metrics=['loss'], report_clipping=True)"
+    (warning, _) = lint_app(make_app(OURS, mods=mods))
+    assert "clients send loss, how much was clipped in clear" in warning.problem
 
 
 @pytest.mark.parametrize(("mods", "warned"), [("leak, {}", True), ("{}, leak", False)])
@@ -365,12 +508,29 @@ def test_replies_that_no_mod_covers_are_named(make_app: MakeApp) -> None:
     assert {"FedAvg(fraction_evaluate=1)", "the client's function train.second"} <= warned
 
 
-def test_a_second_strategy_is_not_overlooked(make_app: MakeApp) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "FedAvg().start(grid, model, num_rounds=100)",
+        "FedAvg().start(grid, model, 100)",
+        "getattr(FedAvg(), 'start')(grid, model, 100)",
+        "[each.start(grid, model) for each in (strategy, FedAvg())]",
+    ],
+)
+def test_a_second_strategy_is_not_overlooked(make_app: MakeApp, start: str) -> None:
     folder = make_app(OURS, mods="PrivQuantMod(max_epsilon=2.0)")
     (server,) = folder.glob("*/server.py")
-    server.write_text(server.read_text() + "    FedAvg().start(grid, model, num_rounds=100)\n")
+    server.write_text(server.read_text() + f"    {start}\n")
     warning, _ = lint_app(folder)
-    assert "started in 2 places, of which only the first that runs was read" in warning.problem
+    assert "times or more, of which only the first was read" in warning.problem
+
+
+def test_messages_beside_those_of_the_strategy_are_named(make_app: MakeApp) -> None:
+    folder = make_app(WRAPPED.format(", accountant=GaussianAccountant(config(100))"))
+    (server,) = folder.glob("*/server.py")
+    server.write_text(server.read_text() + "    grid.send_and_receive([])\n")
+    warned = [finding for finding in lint_app(folder) if finding.severity is Severity.WARNING]
+    assert any("beside those of its strategy" in finding.problem for finding in warned)
 
 
 @pytest.mark.parametrize(
@@ -488,6 +648,41 @@ def test_the_command_ends_well_for_an_app_that_protects(make_app: MakeApp) -> No
     assert (shown.exit_code, "0 errors" in shown.output) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("__import__('time').sleep(1000)", "starts no strategy within 20 seconds"),
+        ("__import__('os')._exit(0)", "ends its process before it starts a strategy"),
+    ],
+)
+def test_the_command_outlives_the_app(make_app: MakeApp, line: str, told: str) -> None:
+    """An app that hangs, or ends its process as if all were well, cannot be read."""
+    shown = CliRunner().invoke(command, ["lint", str(make_app(line)), "--timeout", "20"])
+    assert isinstance(shown.exception, InvalidSpecError)
+    assert told in str(shown.exception)
+
+
+def test_add_remove_is_for_apps_whose_server_is_trusted(make_app: MakeApp) -> None:
+    findings = lint_app(
+        make_app(WRAPPED.format(", accountant=GaussianAccountant(config(100))")), "", Relation.ADD_REMOVE
+    )
+    first, second = (
+        central_statement(2.0, 7, each).brief for each in (Relation.ADD_REMOVE, Relation.REPLACE_ONE)
+    )
+    assert f"{first}, or {second}" in findings[-1].problem
+
+
+@pytest.mark.parametrize("view", ["local view", "aggregate view of 48"])
+def test_add_remove_is_refused_where_the_view_shows_who_takes_part(make_app: MakeApp, view: str) -> None:
+    strategy, mods = FED_AVG, "LocalDpMod(1.0, 2.0, 1.0, 1e-5)"
+    if view != "local view":
+        plan = "pq.Target(epsilon=8.0, rounds=7, num_clients=60).plan(10)"
+        strategy = f"PrivQuantStrategy(FedAvg(fraction_evaluate=0.0, min_train_nodes=60), {plan})"
+        mods = "PrivQuantMod(max_epsilon=9.0, max_delta=0.01, secure_aggregation=True)"
+    with pytest.raises(InvalidSpecError, match=f"hides who takes part, but the {view} shows it"):
+        lint_app(make_app(strategy, mods), "", Relation.ADD_REMOVE)
+
+
 def test_a_folder_without_an_app_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpecError, match=r"pyproject\.toml"):
         lint_app(tmp_path)
@@ -551,7 +746,11 @@ def test_the_relation_that_is_asked_for_comes_first_and_the_other_beside_it(make
         ("{name}/unused.py", "def (:", "SyntaxError"),
         ("{name}/server.py", "", "attribute"),
         ("{name}/server.py", "import sys; sys.exit(0)", "SystemExit: 0"),
-        ("{name}/server.py", SERVER.format(strategy="__import__('sys').exit(0)"), "SystemExit: 0"),
+        (
+            "{name}/server.py",
+            SERVER.format(strategy="__import__('sys').exit(0)", more_arrays=""),
+            "SystemExit: 0",
+        ),
     ],
 )
 def test_an_app_that_cannot_be_read_never_passes(make_app: MakeApp, file: str, text: str, told: str) -> None:

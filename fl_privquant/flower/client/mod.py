@@ -218,6 +218,11 @@ class PrivQuantMod:
         self._masking = None if policy is False else UpdateMasking(policy)
         self._spending: dict[Path, SpendingLedger] = {}
 
+    @property
+    def masks_updates(self) -> bool:
+        """Whether updates leave the client masked only, as secure aggregation needs."""
+        return self._masking is not None
+
     def __call__(self, msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
         """Refuse, or train by ``call_next`` and reply with the encoded difference."""
         if node_encodes(msg, ctxt):

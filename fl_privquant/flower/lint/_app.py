@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError, one_line
+from fl_privquant.errors import MISSING, InvalidSpecError, one_line
 from fl_privquant.flower._flower_internals import find_mods
 from fl_privquant.flower.client.mod import PrivQuantMod
 from fl_privquant.flower.server.strategy_wrapper import strategy_stack
@@ -117,7 +117,7 @@ def _capture_strategy(server: ServerApp, client: ClientApp, federation: Federati
                 if "start" in vars(kind) and is_known(kind):
                     patched.enter_context(mock.patch.object(kind, "start", stop))
             InlineEngine().run(make_server(main), client, federation)
-    except (_StrategyStarted, FirstModelSent, PrivQuantError):
+    except (_StrategyStarted, FirstModelSent):
         pass
     except (Exception, SystemExit) as error:  # an app may fail in any way
         if not started:

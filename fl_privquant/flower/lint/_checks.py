@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
-from flwr.serverapp import NeighboringRelation, PrivacyAccountant
+from flwr.serverapp import NeighboringRelation, PrivacyAccountant, RdpAccountant
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -43,6 +45,7 @@ _CLIPPED_BY_CLIENTS = {
     DifferentialPrivacyClientSideAdaptiveClipping: adaptiveclipping_mod,
 }
 _STRATEGIES, _MODS = (*_FIXED, *_ADAPTIVE, PrivQuantStrategy), (LocalDpMod, PrivQuantMod)
+_ACCOUNTANTS = (GaussianAccountant, RdpAccountant)
 # What an app may change of a class that protects it without changing what that protects.
 _HARMLESS = {"__init__", "__repr__", "start", "summary"}
 # Epsilons that differ by less count as equal: formulas of the field round.
@@ -115,6 +118,8 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
         _check_protection,
         _check_changed_classes,
         _check_outer_mods,
+        _check_bare_numbers,
+        _check_seeds,
         _check_local_mods,
         _check_fixed_clipping,
         _check_adaptive_clipping,
@@ -124,6 +129,7 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
         _check_metrics,
         _check_other_functions,
         _check_further_starts,
+        _check_own_messages,
     )
     findings = [finding for check in checks for finding in check(app)]
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
@@ -211,6 +217,8 @@ def _in_words(stated: Sequence[PrivacyStatement]) -> str:
 def _ours(app: AppParts) -> str:
     """The lines of this package that protect the app."""
     clients, relation = max(app.min_clients, _USUAL_CLIENTS), app.relation
+    if relation is Relation.ADD_REMOVE:  # the server of a plan knows who takes part
+        relation = Relation.ZERO_OUT
     target = PrivacyStatement(_USUAL_EPSILON, _DELTA, Unit.TOTAL, StatedView(ViewKind.AGGREGATE), relation)
     other = "" if relation is Relation.REPLACE_ONE else f', relation="{relation}"'
     return (
@@ -230,21 +238,33 @@ def _check_protection(app: AppParts) -> Iterator[Finding]:
 
 
 def _check_changed_classes(app: AppParts) -> Iterator[Finding]:
-    """A subclass of the app's own that replaces a method may leave out what protects."""
+    """A method that the app replaces, in a subclass or in the object itself, may leave out what protects."""
     for part in (*app.strategies, *app.mods):
-        if not isinstance(part, (*_STRATEGIES, *_MODS)):
-            continue
-        kinds = type(part).__mro__
-        own = list(takewhile(lambda kind: not is_known(kind), kinds))
-        known = kinds[len(own)]
-        replaced = {name for kind in own for name in vars(kind) if callable(getattr(known, name, None))}
-        if replaced := replaced - _HARMLESS:
-            names = ", ".join(sorted(replaced))
+        if isinstance(part, (*_STRATEGIES, *_MODS)) and (replaced := _replaced_methods(part)):
+            known = _known_class(part).__name__
             yield Finding(
                 type(part).__name__,
-                f"it replaces {names} of {known.__name__}, so that what it protects cannot be read",
-                f"{known.__name__} itself, around or inside a strategy of your own",
+                f"it replaces {', '.join(sorted(replaced))} of {known}, so that what it protects is unknown",
+                f"{known} itself, around or inside a strategy of your own",
             )
+
+
+def _known_class(part: Any) -> type:
+    """The first class of an object that is not the app's own."""
+    return next(kind for kind in type(part).__mro__ if is_known(kind))
+
+
+def _replaced_methods(part: Any) -> set[str]:
+    """The methods of a known class that the app replaces in its own class, in the object or in the class."""
+    known = _known_class(part)
+    own = [vars(kind) for kind in takewhile(lambda kind: not is_known(kind), type(part).__mro__)]
+    replaced = {
+        name for names in (*own, vars(part)) for name in names if callable(getattr(known, name, None))
+    }
+    for kind in filter(is_known, known.__mro__):
+        functions = filter(lambda item: inspect.isfunction(item[1]), vars(kind).items())
+        replaced |= {name for name, function in functions if not is_known(function)}
+    return replaced - _HARMLESS
 
 
 def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
@@ -259,6 +279,41 @@ def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
                 f"put it after {inside} in the list of mods",
                 Severity.WARNING,
             )
+
+
+def _draw_floats(app: AppParts) -> list[Any]:
+    """Flower's parts that add noise."""
+    noisy = [part for part in app.strategies if isinstance(part, (*_FIXED, *_ADAPTIVE))]
+    return [*noisy, *(mod for mod in app.mods if isinstance(mod, LocalDpMod))]
+
+
+def _check_bare_numbers(app: AppParts) -> Iterator[Finding]:
+    """Flower clips in place, which changes no array without axes: numpy makes a number of it."""
+    bare = [name for name, array in app.model.items() if not array.shape]
+    if bare and _draw_floats(app):
+        yield Finding(
+            ", ".join(bare),
+            "Flower does not clip what has no axes, such as a counter of BatchNorm, and no noise hides it",
+            "send it with one axis, or leave it out of the model that is sent",
+        )
+
+
+def _check_seeds(app: AppParts) -> Iterator[Finding]:
+    """Noise from a seed can be subtracted by whoever knows the seed."""
+    for mod in app.mods:
+        if isinstance(mod, PrivQuantMod) and mod.seed is not None:
+            severity = Severity.WARNING if callable(mod.seed) else Severity.ERROR
+            problem = "whoever knows the seed knows the noise, so that privacy is only simulated"
+            yield Finding("PrivQuantMod(seed=...)", problem, "leave the seed out", severity)
+    for part in app.strategies:
+        if isinstance(part, PrivQuantStrategy) and part.simulated:
+            reason = f", as {part.aggregation.simulated}" if part.aggregation.simulated else ""
+            problem = f"it says itself that privacy is only simulated{reason}"
+            yield Finding("PrivQuantStrategy(simulated=True)", problem, _ours(app))
+    for place, is_written in _sources.find_seeds(app.sources) if _draw_floats(app) else ():
+        severity = Severity.ERROR if is_written else Severity.WARNING
+        problem = "this seeds the generator that Flower draws its noise from, which can then be subtracted"
+        yield Finding(place, problem, "a generator of your own for all else", severity)
 
 
 def _check_local_mods(app: AppParts) -> Iterator[Finding]:
@@ -298,13 +353,18 @@ def _check_fixed_clipping(app: AppParts) -> Iterator[Finding]:
             continue
         delta = _DELTA if accountant is None else accountant.config.target_delta
         stated = [central_statement(z, app.rounds, relation, delta) for relation in _central_relations(app)]
-        costs = f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}, if all clients weigh the same"
+        costs = f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}"
         if accountant is None:
             remedy = (
                 f"accountant=GaussianAccountant(PrivacyConfig(target_delta={delta:g}, ...)), which counts "
                 "them, checks that all clients weigh the same, and stops at max_epsilon"
             )
-            yield Finding(place, f"it has no accountant: {costs}, and nothing counts or stops that", remedy)
+            replies = f"{strategy.num_sampled_clients} clients reply, and all weigh the same"
+            problem = f"it has no accountant: {costs} if {replies}, and nothing counts or stops that"
+            yield Finding(place, problem, remedy)
+            continue
+        if finding := _of_unknown_accountant(place, accountant):
+            yield finding
             continue
         yield _of_cost(place, costs, stated, app, _limit(accountant))
         if not isinstance(accountant, GaussianAccountant):
@@ -337,6 +397,9 @@ def _check_adaptive_clipping(app: AppParts) -> Iterator[Finding]:
             f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}, if the clipping norm stays as it is "
             "and all clients reply"
         )
+        if counted and (finding := _of_unknown_accountant(place, counted[0].accountant)):
+            yield finding
+            continue
         if counted:
             yield _of_cost(place, costs, stated, app, _limit(counted[0].accountant))
             continue
@@ -367,14 +430,30 @@ def _check_own_parts(app: AppParts) -> Iterator[Finding]:
         yield Finding("PrivQuantStrategy", "no client encodes", "ClientApp(mods=[PrivQuantMod(...)])")
     elif on_server:
         yield _of_own_strategy(on_server[0], app)
+        masks = any(isinstance(mod, PrivQuantMod) and mod.masks_updates for mod in app.mods)
+        if masks != on_server[0].aggregation.masked:
+            halves = ("PrivQuantMod", "the server") if masks else ("the server", "PrivQuantMod")
+            problem = "{} is for secure aggregation and {} is not, so that every round fails".format(*halves)
+            remedy = "PrivQuantMod(..., secure_aggregation=True) with aggregation=SecureSum(), or neither"
+            yield Finding(type(on_server[0]).__name__, problem, remedy)
     elif app.encodes("train"):
         yield Finding("PrivQuantMod", "no server asks for codes", "PrivQuantStrategy(strategy, plan)")
+
+
+def _of_unknown_accountant(place: str, accountant: PrivacyAccountant) -> Finding | None:
+    """What is wrong with an accountant of the app's own; None for one that is known, and as it was."""
+    if isinstance(accountant, _ACCOUNTANTS) and not _replaced_methods(accountant):
+        return None
+    name = type(accountant).__name__
+    problem = f"its accountant, {name}, is of the app's own making, so that nobody knows whether it counts"
+    return Finding(place, problem, "accountant=GaussianAccountant(config)")
 
 
 def _of_own_strategy(strategy: PrivQuantStrategy, app: AppParts) -> Finding:
     place, plan, budget = type(strategy).__name__, strategy.plan, strategy.budget
     if plan is not None and plan.target.protects_records:
-        return _of_cost(place, f"all rounds of its plan cost {plan.statement.brief}", [plan.statement], app)
+        both = plan.statement, plan.other_statement
+        return _of_cost(place, f"all rounds of its plan cost {_in_words(both)}", both, app)
     codec, release = strategy.request(1).make_codec_and_release(read_arrays(app.model))
     try:
         view = strategy.aggregation.view(app.min_clients)
@@ -401,7 +480,8 @@ def _of_cost(
     limit: PrivacyStatement | None = None,
 ) -> Finding:
     """What the whole run costs: an error if that protects nobody, and no limit stops the run before."""
-    if min(cost.epsilon for cost in (stated[0], limit) if cost is not None) > _MAX_TOTAL:
+    kept = [cost for cost in (stated[0], limit) if cost is not None and cost.delta <= _MAX_DELTA]
+    if min((cost.epsilon for cost in kept), default=math.inf) > _MAX_TOTAL:
         return Finding(place, f"{costs}, which is no protection", _ours(app))
     stops = "" if limit is None else f"; the run stops before it spends more than {limit.brief}"
     return Finding(place, costs + stops, severity=Severity.COST)
@@ -418,9 +498,7 @@ def _limit(accountant: PrivacyAccountant) -> PrivacyStatement | None:
 
 
 def _check_randomness(app: AppParts) -> Iterator[Finding]:
-    noisy = [part for part in app.strategies if isinstance(part, (*_FIXED, *_ADAPTIVE))]
-    noisy_mods = [mod for mod in app.mods if isinstance(mod, LocalDpMod)]
-    for part in [*noisy, *noisy_mods]:
+    for part in _draw_floats(app):
         yield _of_floats(type(part).__name__, "Flower draws its noise as floats from the global np.random")
     for place, draw in _sources.find_draws(app.sources):
         yield _of_floats(place, f"{draw} draws floats. If that is noise for privacy")
@@ -437,8 +515,10 @@ def _of_floats(place: str, what: str) -> Finding:
 
 def _check_metrics(app: AppParts) -> Iterator[Finding]:
     for mod in app.mods:
-        if isinstance(mod, PrivQuantMod) and mod.metrics:
-            yield _of_metrics("PrivQuantMod", mod.metrics)
+        if isinstance(mod, PrivQuantMod):
+            names = [*mod.metrics, *(["how much was clipped"] if mod.report_clipping else [])]
+            if names:
+                yield _of_metrics("PrivQuantMod", names)
     if not app.encodes("train"):
         for place, names in _sources.find_metrics(app.sources):
             yield _of_metrics(place, names)
@@ -479,8 +559,19 @@ def _check_further_starts(app: AppParts) -> Iterator[Finding]:
     if len(places) > 1:
         yield Finding(
             places[-1],
-            f"strategies are started in {len(places)} places, of which only the first that runs was read",
+            f"strategies are started {len(places)} times or more, of which only the first was read",
             "one strategy for the whole run",
+            Severity.WARNING,
+        )
+
+
+def _check_own_messages(app: AppParts) -> Iterator[Finding]:
+    """Messages besides those of the strategy, which a client without our mod answers as they are."""
+    for place in () if app.strategy is None or app.encodes("train") else _sources.find_messages(app.sources):
+        yield Finding(
+            place,
+            "the app sends messages beside those of its strategy, which does not protect their replies",
+            "ClientApp(mods=[PrivQuantMod(...)]), which covers all messages, or leave them out",
             Severity.WARNING,
         )
 

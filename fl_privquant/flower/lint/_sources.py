@@ -29,6 +29,7 @@ _DRAWS = {
     "random": {"gauss", "normalvariate"},
 }
 _GENERATORS = {"default_rng", "Generator", "RandomState"}
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # What a reply may hold besides arrays.
 _RECORDS = ("MetricRecord", "ConfigRecord")
 # The metric by which FedAvg weighs, which every app reports.
@@ -44,8 +45,8 @@ def parse_sources(folder: Path) -> dict[str, ast.Module]:
         if any(part.startswith(".") or part in ("venv", "site-packages") for part in name.parts):
             continue
         try:
-            parsed[str(name)] = ast.parse(path.read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError, OSError) as error:
+            parsed[str(name)] = ast.parse(path.read_text(encoding="utf-8"), str(name))
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as error:
             raise InvalidSpecError(
                 "app", str(name), f"cannot be read ({type(error).__name__}: {one_line(error)})"
             ) from error
@@ -74,16 +75,44 @@ def find_draws(sources: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
                 yield f"{path}, line {node.lineno}", ast.unparse(node.func)
 
 
+def find_seeds(sources: dict[str, ast.Module]) -> Iterator[tuple[str, bool]]:
+    """Where numpy's global generator is seeded, and whether the seed is written there."""
+    for path, tree in sources.items():
+        names = _full_names(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _full_name(node.func, names) == "numpy.random.seed":
+                yield f"{path}, line {node.lineno}", all(isinstance(seed, ast.Constant) for seed in node.args)
+
+
 def find_starts(sources: dict[str, ast.Module]) -> list[str]:
-    """Where something is started for a number of rounds."""
+    """Where something is started for a number of rounds; twice for a place in a loop."""
+    places: list[str] = []
+    for path, tree in sources.items():
+        looped = {part for node in ast.walk(tree) if isinstance(node, _LOOPS) for part in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _starts(node):
+                places += [f"{path}, line {node.lineno}"] * (2 if node in looped else 1)
+    return places
+
+
+def _starts(call: ast.Call) -> bool:
+    """Whether a call is that of a method ``start`` with what strategies take; threads take nothing."""
+    named = any(keyword.arg in ("num_rounds", "initial_arrays") for keyword in call.keywords)
+    method = call.func
+    if isinstance(method, ast.Call) and ast.unparse(method.func) == "getattr":
+        is_start = any(isinstance(name, ast.Constant) and name.value == "start" for name in method.args)
+    else:
+        is_start = isinstance(method, ast.Attribute) and method.attr == "start"
+    return is_start and (named or len(call.args) > 1)
+
+
+def find_messages(sources: dict[str, ast.Module]) -> list[str]:
+    """Where messages are sent to clients without a strategy."""
     return [
         f"{path}, line {node.lineno}"
         for path, tree in sources.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "start"
-        and any(keyword.arg in ("num_rounds", "initial_arrays") for keyword in node.keywords)
+        if isinstance(node, ast.Attribute) and node.attr in ("send_and_receive", "push_messages")
     ]
 
 
