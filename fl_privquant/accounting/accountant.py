@@ -348,8 +348,7 @@ def round_statement(release: Release, delta: float) -> PrivacyStatement:
 def statement_levels(release: Release, rounds: int, delta: float) -> list[PrivacyStatement]:
     """Statements of one coordinate, one round and all rounds, for a client with the same release in each.
 
-    The last two are stated in the local view and, if the release has another view, in that one too. All
-    have the relation of the release.
+    The last two are stated in the local view and, if the release has another view, in that one too.
 
     Parameters
     ----------

@@ -68,10 +68,10 @@ class NormalLoss(PrivacyLoss):
 def gaussian_loss(separation: float, revealed: float = 0.0, log_ratio: float = 0.0) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
 
-    ``revealed`` is an additional probability with which everything is revealed. With a ``log_ratio`` r, the
-    output distributions P and P' are only close to post-processings Q and Q' of the normal pair: P <= p Q and
-    Q' <= q P' with p q = e^r and p, q >= 1. Then P(S) - a P'(S) <= p (Q(S) - a e^-r Q'(S)) for all sets S:
-    losses grow by r, and probabilities, ``revealed`` included, by the factor e^r at most.
+    With a ``log_ratio`` r, the output distributions P and P' are only close to post-processings Q and Q' of
+    the normal pair: P <= p Q and Q' <= q P' with p q = e^r and p, q >= 1. Then P(S) - a P'(S) <= p (Q(S) - a
+    e^-r Q'(S)) for all sets S: losses grow by r, and probabilities, ``revealed`` included, by the factor e^r
+    at most.
 
     Parameters
     ----------

@@ -159,21 +159,14 @@ def design_independent(
 ) -> tuple[OutputDistribution, Floats]:
     """The best distribution found with independent selections, and its selection probabilities.
 
-    Parameters are those of :func:`~fl_privquant.optimize.optm.free.design_free`. ``start`` is a selection
-    (the second result of an earlier call) to begin from. The search is then quicker and less fine, which
-    suits a search over bins. The objective is the exact error, linearized in each box; the paper minimizes a
-    linear bound of the mean absolute error instead (theorem "extend").
+    With a ``start`` the search is quicker and less fine, which suits a search over bins. The objective is the
+    exact error, linearized in each box; the paper minimizes a linear bound of the mean absolute error instead
+    (theorem "extend").
 
     Parameters
     ----------
-    values
-        (m,) output values, which increase.
-    epsilon
-        The bound on the loss of a coordinate, in the local view.
-    density
-        The density of inputs.
-    power
-        1 for the least mean absolute error, 2 for the least mean squared error.
+    values, epsilon, density, power
+        As for :func:`~fl_privquant.optimize.optm.free.design_free`.
     start
         Selection probabilities to begin from: the second result of an earlier call.
 

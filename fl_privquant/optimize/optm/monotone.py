@@ -38,18 +38,12 @@ _REFINEMENTS = 4
 
 
 def design_monotone(values: Floats, epsilon: float, density: Density, power: int) -> OutputDistribution:
-    """The best distribution of theorem "constraint2" on symmetric bins; parameters as in ``design_free``.
+    """The best distribution of theorem "constraint2" on symmetric bins.
 
     Parameters
     ----------
-    values
-        (m,) output values, which increase.
-    epsilon
-        The bound on the loss of a coordinate, in the local view.
-    density
-        The density of inputs.
-    power
-        1 for the least mean absolute error, 2 for the least mean squared error.
+    values, epsilon, density, power
+        As for :func:`~fl_privquant.optimize.optm.free.design_free`.
 
     Returns
     -------

@@ -25,18 +25,12 @@ from fl_privquant.optimize.optm.free import is_symmetric, require_reach
 def design_paired(
     values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
 ) -> OutputDistribution:
-    """The least error among joint selections of two bins; for parameters see ``design_free``.
+    """The least error among joint selections of two bins.
 
     Parameters
     ----------
-    values
-        (m,) output values, which increase.
-    epsilon
-        The bound on the loss of a coordinate, in the local view.
-    density
-        The density of inputs.
-    power
-        1 for the least mean absolute error, 2 for the least mean squared error.
+    values, epsilon, density, power
+        As for :func:`~fl_privquant.optimize.optm.free.design_free`.
     method
         Of the solver.
 

@@ -131,9 +131,6 @@ class Bound:
 def compose_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) -> Bound:
     """The smallest of the valid bounds on epsilon at ``delta``, with its name.
 
-    Without ``refine`` only quick bounds are computed, which are a few per cent larger and take microseconds
-    from their second use on.
-
     Parameters
     ----------
     parts
@@ -141,7 +138,7 @@ def compose_epsilon(parts: Sequence[Part], delta: float, refine: bool = True) ->
     delta
         The delta at which epsilon is bounded, from 0 to 1.
     refine
-        Whether to take the time for the tightest bounds.
+        Whether to take the time for the tightest bounds; quick ones are a few per cent larger.
 
     Returns
     -------
