@@ -223,7 +223,6 @@ def error_ratio(
     schedule: RoundSchedule,
     noise: LagNoise,
     *,
-    participations: int | None = None,
     not_counted: float = 0.0,
     lost: float = 0.0,
     opened: float = 0.0,
@@ -234,8 +233,6 @@ def error_ratio(
     ----------
     schedule, noise
         The run, with its workload, and its noise.
-    participations
-        The most rounds that a client takes part in, and pays for; all that the schedule allows by default.
     not_counted
         Variance of further noise that is fresh in each round and does not count for privacy, in units of that
         of z: rounding errors.
@@ -246,9 +243,6 @@ def error_ratio(
     >>> round(error_ratio(schedule, LagNoise(0.8)), 3)
     0.199
     """
-    most = schedule.max_participations
-    if participations is not None and not 1 <= participations <= most:
-        raise InvalidSpecError("participations", participations, f"is outside 1..{most} of the schedule")
     added = LagNoise(noise.correlation, noise.private + not_counted)
     variance = added.model_variance(schedule, lost, opened)
     # Independent noise costs 1 for each participation.

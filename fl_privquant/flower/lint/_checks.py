@@ -75,11 +75,6 @@ class Finding:
     """What to write instead."""
     severity: Severity = Severity.ERROR
 
-    @property
-    def is_error(self) -> bool:
-        """Whether the app does not have the privacy that it claims."""
-        return self.severity is Severity.ERROR
-
     def __str__(self) -> str:
         instead = f". Instead: {self.remedy}" if self.remedy else ""
         return f"{self.severity}: {self.place}: {self.problem}{instead}"
