@@ -60,7 +60,7 @@ def _parse_config(text: str) -> RunConfig:
 
 def get_probe(config: RunConfig) -> Probe:
     """Where clients of a run leave what they trained."""
-    return _open_probe(RunDirectory.of(config).probe, config.engine.in_one_process)
+    return _open_probe(RunDirectory.of(config).probe, config.engine.name == "inline")
 
 
 @lru_cache(maxsize=4)
