@@ -121,7 +121,7 @@ def empirical_bound(
 
 
 def bound_of_outputs(
-    outputs: ArrayLike, others: ArrayLike, claimed: PrivacyStatement, confidence: float = 0.95
+    outputs: ArrayLike, others: ArrayLike, claimed: PrivacyStatement, confidence: float = 0.9999
 ) -> EmpiricalBound:
     """The lower bound on epsilon from recorded outputs for the two inputs -1 and 1.
 

@@ -27,7 +27,10 @@ from fl_privquant.codec.encoding import (
     norm_clip_factor,
 )
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError, pluralize
-from fl_privquant.mechanisms.additive.correlated_gaussian import correlation_in_steps
+from fl_privquant.mechanisms.additive.correlated_gaussian import (
+    CorrelatedGaussianMechanism,
+    correlation_in_steps,
+)
 from fl_privquant.mechanisms.additive.rounded_gaussian import ROUNDED_GAUSSIAN
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms, get_entry
@@ -572,6 +575,18 @@ class Plan:
         """The share of a round's noise that the next round takes off; 0 if noise is fresh in each round."""
         handed = self.encoding.mechanism.handed
         return 0.0 if handed is None else handed.correlation
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one participation moves what all rounds tell, in units of the update's norm.
+
+        It is 1 with noise that is fresh in each round. Otherwise later rounds tell of an update, too.
+        """
+        mechanism = self.encoding.mechanism
+        if not isinstance(mechanism, CorrelatedGaussianMechanism):
+            return 1.0
+        shares = mechanism.shares
+        return math.sqrt(shares.noise.participation_cost(shares.schedule))
 
     @property
     def wanted_correlation(self) -> float | str | None:
