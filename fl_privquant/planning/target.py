@@ -36,7 +36,7 @@ from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms, get_entry
 from fl_privquant.mechanisms.spec import check_delta, check_epsilon
 from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import error_of_kept
 from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
@@ -409,7 +409,7 @@ class _Planner:
         if get_entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]
         min_kept = max(_KEPT_PER_EXTRA * self.num_extra(1), 1)
-        search = JointSearch(self.dimension, bits, signal, self.make_plan, self._estimate_plan, min_kept)
+        search = JointSearch(self.dimension, bits, signal, self.make_plan, min_kept)
         if max_error is not None:
             return search.within_error(_validation.check_positive("max_error", max_error))
         return search.within_size(_validation.check_positive("max_kilobytes", max_kilobytes))
@@ -440,15 +440,6 @@ class _Planner:
                 f"{pluralize(self.dimension, 'coordinate')}; leave some metrics out"
             )
         return math.sqrt(ratio**2 - extra) if extra else ratio
-
-    def _estimate_plan(self, max_bits: int, kept: int) -> Estimate | None:
-        # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
-        if self.clip is not None or self.parameters:
-            return None
-        estimate: Estimate | None = get_entry(self.mechanism).spec.estimate(
-            self._make_requirements(max_bits, kept)
-        )
-        return estimate
 
     def _make_requirements(self, max_bits: int, keep: int | float | None) -> RunRequirements:
         """The description of run and target from which a mechanism designs itself.
