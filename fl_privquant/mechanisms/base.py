@@ -29,6 +29,7 @@ from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, Wire
 from fl_privquant.privacy_loss.closed_forms import NOT_PRIVATE, response_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
+from fl_privquant.privacy_loss.correlated_noise import PREFIX_SUMS, Workload
 from fl_privquant.privacy_loss.sums.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss, zero_out_loss
@@ -189,10 +190,11 @@ class Mechanism(ABC):
         """The sum of codes of a round, less the handed noise of these seeds of the round before."""
         return total
 
-    def round_equivalent_mse(self, lost: float = 0.0) -> float:
-        """The variance of fresh noise of a code that would leave the same error in sums of all rounds.
+    def round_equivalent_mse(self, lost: float = 0.0, workload: Workload = PREFIX_SUMS) -> float:
+        """The variance of fresh noise of a code that would leave the same error in the models of all rounds.
 
-        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round.
+        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round, and
+        ``workload`` says how models are made of mean updates.
         """
         return self.mse()
 

@@ -27,19 +27,22 @@ from fl_privquant.codec.encoding import (
     norm_clip_factor,
 )
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError, pluralize
-from fl_privquant.mechanisms.additive.correlated_gaussian import correlation_in_steps
+from fl_privquant.mechanisms.additive.correlated_gaussian import (
+    CorrelatedGaussianMechanism,
+    correlation_in_steps,
+)
 from fl_privquant.mechanisms.additive.rounded_gaussian import ROUNDED_GAUSSIAN
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms, get_entry
 from fl_privquant.mechanisms.spec import check_delta, check_epsilon
 from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import error_of_kept
 from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
 from fl_privquant.planning.planner import PlannedDesign, plan
 from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
-from fl_privquant.privacy_loss.correlated_noise import RoundSchedule, Workload
+from fl_privquant.privacy_loss.correlated_noise import PREFIX_SUMS, RoundSchedule, Workload
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit
 
@@ -173,7 +176,7 @@ class Target:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
         Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of them, which carries nearly as much where there is much noise. :meth:`plans` lists more.
+        random part of them, which carries nearly as much where there is much noise.
 
         Parameters
         ----------
@@ -205,8 +208,8 @@ class Target:
         correlation
             The share of a round's noise that the next round takes off, a multiple of 1/64 between 0 and 1, or
             "auto" for the one with the least error of the model
-            (:mod:`fl_privquant.privacy_loss.correlated_noise`). It takes ``rounds_apart`` above 1. None is
-            for noise that is fresh in each round.
+            (:mod:`fl_privquant.privacy_loss.correlated_noise`), which is 0 where none gains, as with
+            ``rounds_apart`` of 1. None is for noise that is fresh in each round.
         workload
             The server's momentum and learning rates, for whose models "auto" finds the correlation; None for
             models that are sums of mean updates.
@@ -236,13 +239,18 @@ class Target:
             chosen = {} if correlation == "auto" else {"correlation": float(correlation or 0.0)}
             schedule = replace(schedule, workload=workload or schedule.workload)
             planner = replace(planner, schedule=schedule, parameters={**parameters, **chosen})
+        elif workload is not None and correlation is None:
+            raise InvalidSpecError(
+                "workload", MISSING, "matters to correlated noise alone", 'give correlation="auto"'
+            )
         planner = replace(planner, correlation=correlation)
         _check_at_max_one(keep=keep, max_error=max_error, max_kilobytes=max_kilobytes)
         if max_error is not None or max_kilobytes is not None:
             return _require_learning(planner.plan_jointly(max_error, max_kilobytes), force)
-        return _require_learning(
-            planner.make_plan(max_bits, None if keep is None else check_keep(keep)), force
-        )
+        plan = planner.make_plan(max_bits, None if keep is None else check_keep(keep))
+        if correlation == "auto" and not parameters:
+            plan = plan.or_fresh
+        return _require_learning(plan, force)
 
     def _plan_records(
         self,
@@ -401,7 +409,7 @@ class _Planner:
         if get_entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]
         min_kept = max(_KEPT_PER_EXTRA * self.num_extra(1), 1)
-        search = JointSearch(self.dimension, bits, signal, self.make_plan, self._estimate_plan, min_kept)
+        search = JointSearch(self.dimension, bits, signal, self.make_plan, min_kept)
         if max_error is not None:
             return search.within_error(_validation.check_positive("max_error", max_error))
         return search.within_size(_validation.check_positive("max_kilobytes", max_kilobytes))
@@ -432,15 +440,6 @@ class _Planner:
                 f"{pluralize(self.dimension, 'coordinate')}; leave some metrics out"
             )
         return math.sqrt(ratio**2 - extra) if extra else ratio
-
-    def _estimate_plan(self, max_bits: int, kept: int) -> Estimate | None:
-        # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
-        if self.clip is not None or self.parameters:
-            return None
-        estimate: Estimate | None = get_entry(self.mechanism).spec.estimate(
-            self._make_requirements(max_bits, kept)
-        )
-        return estimate
 
     def _make_requirements(self, max_bits: int, keep: int | float | None) -> RunRequirements:
         """The description of run and target from which a mechanism designs itself.
@@ -578,6 +577,18 @@ class Plan:
         return 0.0 if handed is None else handed.correlation
 
     @property
+    def sensitivity(self) -> float:
+        """How far one participation moves what all rounds tell, in units of the update's norm.
+
+        It is 1 with noise that is fresh in each round. Otherwise later rounds tell of an update, too.
+        """
+        mechanism = self.encoding.mechanism
+        if not isinstance(mechanism, CorrelatedGaussianMechanism):
+            return 1.0
+        shares = mechanism.shares
+        return math.sqrt(shares.noise.participation_cost(shares.schedule))
+
+    @property
     def wanted_correlation(self) -> float | str | None:
         """The ``correlation`` that the plan was asked for."""
         return self.planner.correlation
@@ -594,13 +605,25 @@ class Plan:
     @property
     def _error_per_round(self) -> float:
         """The error of a coordinate of the mean update with independent noise, as large in models as ours."""
+        return self._error_in_models(PREFIX_SUMS)
+
+    def _error_in_models(self, workload: Workload) -> float:
         mechanism, asked = self.encoding.mechanism, self.target.num_clients
         if mechanism.handed is None:
             return self.mean_squared_error
         lost = self.aggregation.num_lost(asked)
-        clipped = self.encoding.clip**2
-        of_noise = clipped * (mechanism.round_equivalent_mse(lost / asked) - mechanism.mse()) / (asked - lost)
-        return self.mean_squared_error + of_noise
+        more = mechanism.round_equivalent_mse(lost / asked, workload) - mechanism.mse()
+        return self.mean_squared_error + self.encoding.clip**2 * more / (asked - lost)
+
+    @property
+    def or_fresh(self) -> Plan:
+        """The plan itself, or that with noise which is fresh in each round, if that has no more error."""
+        schedule, central = self.planner.schedule, self.central_error
+        # Fresh noise never has less error than a trusted server.
+        if schedule is None or central is None or self._error_in_models(schedule.workload) < central:
+            return self
+        fresh = self._replan(schedule=None)
+        return fresh if fresh.mean_squared_error <= self._error_in_models(schedule.workload) else self
 
     @property
     def ratio_to_central(self) -> float | None:

@@ -121,6 +121,10 @@ class Workload:
         return np.asarray(np.cumsum(rates[:, None] * steps, axis=0))
 
 
+PREFIX_SUMS: Final = Workload()
+"""Models that are the sums of mean updates."""
+
+
 @dataclass(frozen=True)
 class RoundSchedule:
     """The rounds of a run, how far apart a client's rounds are at least, and how models are made of updates.
@@ -131,7 +135,7 @@ class RoundSchedule:
 
     rounds: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
     rounds_apart: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
-    workload: Workload = Workload()
+    workload: Workload = PREFIX_SUMS
 
     def __post_init__(self) -> None:
         _validation.check_declared(self)
@@ -150,7 +154,7 @@ class RoundSchedule:
         Models have noise z_t - beta z_(t-1) by the workload W, that is, z_t by W less beta times W with its
         columns moved by one. These three numbers give its variance for every beta.
         """
-        if self.workload == Workload():
+        if self.workload == PREFIX_SUMS:
             middle = 0.5 * (self.rounds + 1)
             return middle, middle - 1.0, middle - 1.0
         matrix = self.workload.matrix(self.rounds)
@@ -223,7 +227,6 @@ def error_ratio(
     schedule: RoundSchedule,
     noise: LagNoise,
     *,
-    participations: int | None = None,
     not_counted: float = 0.0,
     lost: float = 0.0,
     opened: float = 0.0,
@@ -234,8 +237,6 @@ def error_ratio(
     ----------
     schedule, noise
         The run, with its workload, and its noise.
-    participations
-        The most rounds that a client takes part in, and pays for; all that the schedule allows by default.
     not_counted
         Variance of further noise that is fresh in each round and does not count for privacy, in units of that
         of z: rounding errors.
@@ -246,9 +247,6 @@ def error_ratio(
     >>> round(error_ratio(schedule, LagNoise(0.8)), 3)
     0.199
     """
-    most = schedule.max_participations
-    if participations is not None and not 1 <= participations <= most:
-        raise InvalidSpecError("participations", participations, f"is outside 1..{most} of the schedule")
     added = LagNoise(noise.correlation, noise.private + not_counted)
     variance = added.model_variance(schedule, lost, opened)
     # Independent noise costs 1 for each participation.
@@ -264,6 +262,21 @@ def find_correlation(
     opened: float = 0.0,
 ) -> float:
     """The correlation, a multiple of 1 / 64, with the least :func:`error_ratio`; 0 where none gains.
+
+    Parameters
+    ----------
+    schedule
+        The rounds, how far apart a client takes part, and the workload.
+    private, not_counted
+        Variances of noise that is fresh in each round, over that of the noise that is handed over: what
+        counts for privacy, and what does not.
+    lost, opened
+        Shares of handed noise that is not taken off: as its client is lost, or that the server takes off.
+
+    Returns
+    -------
+    float
+        The correlation.
 
     >>> find_correlation(RoundSchedule(100, 10)), find_correlation(RoundSchedule(100, 1))
     (0.796875, 0.0)

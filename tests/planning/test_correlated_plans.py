@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
+import numpy as np
 import pytest
 
 from fl_privquant.accounting import PerClient, Release, SecureSum
@@ -54,6 +56,17 @@ def test_a_printed_plan_states_correlation_and_error_of_models() -> None:
     assert "takes off 0.75 of the noise of the last one" in text
     (stated,) = re.findall(r"error of models \(sums of updates\) is ([\d.]+) times", text)
     assert float(stated) == pytest.approx(plan.prefix_error, abs=6e-4)
+    (norm,) = re.findall(r"an update of ([\d.]+) times the norm", text)
+    assert float(norm) == pytest.approx(plan.sensitivity, rel=5e-3)
+    # From the covariance of all rounds: of the first ten, five or any other number of participations.
+    mechanism = plan.encoding.mechanism
+    assert isinstance(mechanism, CorrelatedGaussianMechanism)
+    private = (mechanism.deviation / mechanism.handed_deviation) ** 2
+    lag = np.eye(100) - 0.75 * np.eye(100, k=-1)
+    inverse = np.linalg.inv(lag @ lag.T + private * np.eye(100))
+    costs = [inverse[:last:10, :last:10].sum() / number for number, last in enumerate(range(1, 101, 10), 1)]
+    assert plan.sensitivity == pytest.approx(math.sqrt(max(costs)), rel=1e-3)
+    assert TARGET.plan(7850, aggregation=HONEST).sensitivity == 1.0
 
 
 def test_auto_takes_fresh_noise_where_clients_may_take_part_in_every_round() -> None:
@@ -63,6 +76,28 @@ def test_auto_takes_fresh_noise_where_clients_may_take_part_in_every_round() -> 
     assert plan.encoding == plain.encoding
     assert "gains nothing" in str(plan)
     assert plain.prefix_error == plain.ratio_to_central
+
+
+@pytest.mark.parametrize(("rounds", "apart"), [(1, 2), (2, 2), (3, 2)])
+def test_auto_takes_fresh_noise_where_runs_are_too_short_to_gain(rounds: int, apart: int) -> None:
+    target = Target(1.0, rounds=rounds, num_clients=100, rounds_apart=apart)
+    plan = target.plan(7850, correlation="auto")
+    fresh = target.plan(7850)
+    assert plan.correlation == 0.0
+    assert plan.encoding == fresh.encoding
+    assert f"gains nothing in {rounds} round" in str(plan)
+    # The control: the best correlation that is not 0 has more error.
+    assert target.plan(7850, correlation=0.40625).prefix_error > fresh.prefix_error
+
+
+@pytest.mark.parametrize("workload", [None, Workload(learning_rates=tuple(1e-3**t for t in range(10)))])
+def test_auto_is_never_worse_than_fresh_noise_for_the_models_that_are_made(workload: Workload | None) -> None:
+    """If nearly all of a model is its first update, nothing is there that could be taken off."""
+    target = Target(1.0, rounds=10, num_clients=100, rounds_apart=5)
+    auto = target.plan(7850, correlation="auto", workload=workload)
+    assert (auto.correlation == 0.0) == (workload is not None)
+    if workload is None:
+        assert auto.prefix_error < target.plan(7850).prefix_error
 
 
 def test_auto_finds_the_correlation_for_the_servers_momentum_and_learning_rates() -> None:
@@ -87,6 +122,7 @@ def test_auto_finds_the_correlation_for_the_servers_momentum_and_learning_rates(
         # Not a plan with fresh noise in its place.
         ({"correlation": "auto", "wrap_bits": 6}, "wrap_bits: 6 do not hold"),
         ({"correlation": 0.75, "keep": 0.5}, "coordinate by coordinate"),
+        ({"workload": Workload(momentum=0.9)}, "workload: matters to correlated noise alone"),
         ({"correlation": 0.75, "mechanism": "optm_aggregate"}, "mechanism"),
         ({"correlation": 0.75, "aggregation": PerClient()}, "secure sums"),
         ({"correlation": 0.75, "aggregation": SecureSum(server_may_lie=True)}, "server that may lie"),
