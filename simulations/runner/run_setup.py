@@ -170,6 +170,7 @@ class PrivateSetup:
     def constants(self) -> Row:
         """Columns that are the same in every row of a run."""
         config = self.config
+        of_records = config.privacy.unit == "record"
         return {
             "study": config.study,
             "run": config.run_name,
@@ -181,6 +182,7 @@ class PrivateSetup:
             "num_clients": config.federation.num_clients,
             "epsilon_coordinate": self.mechanism.epsilon,
             "relation_client_total": str(self.client_relation),
+            **({"relation_record_total": str(config.privacy.wanted_relation)} if of_records else {}),
         }
 
 

@@ -235,9 +235,30 @@ def test_a_target_shows_what_the_field_counts() -> None:
 
 
 def test_a_target_refuses_a_relation_that_it_cannot_keep() -> None:
-    for relation, reason in (("add-remove", "the server of a target knows"), ("zero", "is not a relation")):
+    for relation, reason in (("add-remove", "the server knows it"), ("zero", "is not a relation")):
         with pytest.raises(InvalidSpecError, match=reason):
             pq.Target(epsilon=4.0, rounds=5, num_clients=100, relation=relation)
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_a_target_of_a_record_may_be_for_any_relation_and_is_used_up(relation: Relation) -> None:
+    target = pq.Target(
+        epsilon=2.0,
+        rounds=10,
+        num_clients=5,
+        unit="record",
+        records=455,
+        sampling_rate=0.5,
+        relation=str(relation),
+    )
+    plan = target.plan(dimension=31)
+    assert plan.statement.relation is plan.budget.relation is relation
+    assert 1.99 < plan.statement.epsilon <= 2.0
+    other = plan.other_statement
+    assert other.relation is (Relation.ADD_REMOVE if relation is REPLACE_ONE else REPLACE_ONE)
+    assert (other.epsilon < 1.1) if relation is REPLACE_ONE else (3.5 < other.epsilon < 4.0)
+    assert f"A record spends {plan.statement.brief}; if it were" in str(plan)
+    assert f"{other.brief}." in str(plan)
 
 
 def test_a_budget_is_kept_in_its_own_relation() -> None:

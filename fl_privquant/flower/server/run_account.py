@@ -285,7 +285,8 @@ class RunAccount:
 
     def make_end_of_noise(self, server_round: int, rounds: int) -> BudgetExhaustedError:
         """The error of a round after the last one that noise is correlated over."""
-        spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
+        in_sum = not self.ledger.last_view.is_local
+        spent = self.ledger.statement(self.delta, in_sum, relation=self.relation)
         return BudgetExhaustedError(
             f"round {server_round}: noise is correlated over {pluralize(rounds, 'round')}, and what a client "
             f"spends is counted for as many; plan for more. Spent: {spent}",
