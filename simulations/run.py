@@ -185,6 +185,8 @@ def _conclude(outcomes: list[dict[str, Any]], in_sweep: bool) -> None:
 def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacyStatement]:
     """The final cost of a client's run, in the view that the run is about and in the local one.
 
+    The first is given for two neighboring relations, that of the target before the other.
+
     With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
     of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
     sees only the models stands beside these. If records are protected, the cost is a record's.
@@ -195,12 +197,13 @@ def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacySta
     of_records = [statement for statement in stated if statement.unit == Unit.RECORD]
     if of_records:
         return of_records
-    totals = {statement.view.kind: statement for statement in stated if statement.unit == Unit.TOTAL}
-    local = PrivacyStatement(row["epsilon_client_total"], row["delta_client_total"], Unit.TOTAL)
-    local, models = totals.pop(ViewKind.LOCAL, local), totals.pop(ViewKind.MODELS, None)
-    if not totals and math.isinf(local.epsilon):
-        return [local]
-    return [*totals.values(), local, *([models] if models else [])]
+    totals = [statement for statement in stated if statement.unit == Unit.TOTAL]
+    if not any(total.view.kind is ViewKind.LOCAL for total in totals):
+        epsilon, delta = row["epsilon_client_total"], row["delta_client_total"]
+        relation = config.privacy.wanted_relation
+        totals.append(PrivacyStatement(epsilon, delta, Unit.TOTAL, relation=relation))
+    last = [ViewKind.LOCAL, ViewKind.MODELS]
+    return sorted(totals, key=lambda total: last.index(total.view.kind) if total.view.kind in last else -1)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_no
 from simulations.runner.config import CENTRAL, RunConfig
 from simulations.runner.encodings import follow_plan, make_encoding
 from simulations.runner.planned import (
+    central_beside,
     central_correlation,
     central_schedule,
     central_statement,
@@ -256,8 +257,9 @@ class Outputs(contextlib.ExitStack):
         self._directory.write_rows(rows, final=True)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
         if config.mechanism["name"] == CENTRAL:
-            statements = [*statements, run_statement(config, mechanism, dimension)]
-            lines = [*lines, str(statements[-1])]
+            stated = run_statement(config, mechanism, dimension)
+            statements = [*statements, stated, central_beside(stated)]
+            lines = [*lines, *map(str, statements[-2:])]
         self._directory.write_json("ledger.json", self._ledger_content(ledger or FederationLedger()))
         model = {name: array.numpy() for name, array in arrays.items()}
         origin = provenance(config, mechanism, dimension, statements, lines, model)

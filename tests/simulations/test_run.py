@@ -20,7 +20,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from omegaconf import OmegaConf
 
-from fl_privquant.accounting import Accountant, PrivacyStatement, Release, View, statement_levels
+from fl_privquant.accounting import Accountant, PrivacyStatement, Relation, Release, View, statement_levels
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy
 from fl_privquant.mechanisms.base import Mechanism
@@ -175,7 +175,8 @@ def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> N
     assert rows["epsilon_client_total"].iloc[2] == quick.epsilon > rows["epsilon_client_total"].iloc[1]
     assert rows["composition_method"].tolist() == ["exact", "rdp", "rdp", "pld"]
     assert rows["epsilon_client_total_sum"].isna().all()
-    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    beside = accountant.statement(1e-5, relation=Relation.ZERO_OUT)
+    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == [*levels, beside]
     assert not list(path.glob("*.checkpoint"))
 
 
@@ -192,7 +193,10 @@ def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
     ]
     assert last["epsilon_client_total_sum"] < 0.2 * last["epsilon_client_total"]
     provenance = provenance_of(config)
-    assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    *written, beside = (PrivacyStatement.from_dict(each) for each in provenance["statements"])
+    assert written == levels
+    assert beside.relation is Relation.ZERO_OUT
+    assert beside.epsilon < levels[-1].epsilon
     assert "aggregate view of 18" in provenance["statement"][-2]
 
 
