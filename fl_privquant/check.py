@@ -115,7 +115,7 @@ class Run:
         """Every statement, and the figures that repeat one."""
         self.check_counts()
         notes, stated = [], set()
-        for line in self.provenance["statements"]:
+        for line in [*self.provenance["statements"], *self.provenance.get("beside", [])]:
             name, view = f"ε, {line['unit']}, {line['view']}, {line['relation']}", line["view"].split()[0]
             epsilon, delta = (number(line[key], int, float) for key in ("epsilon", "delta"))
             require(delta < 0.1, f"{name}: δ = {delta} says nothing")

@@ -138,7 +138,7 @@ def job(settings: DictConfig) -> dict[str, Any]:
         "name": f"{name_with_seed(config)}{before}",
         "summary": summary,
         "spent": f"final privacy cost: {final}" if protects else final,
-        "spent_in_short": format_epsilons(spent),
+        "spent_in_short": format_epsilons([_main_statement(config, spent)]),
     }
 
 
@@ -185,8 +185,6 @@ def _conclude(outcomes: list[dict[str, Any]], in_sweep: bool) -> None:
 def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacyStatement]:
     """The final cost of a client's run, in the view that the run is about and in the local one.
 
-    The first is given for two neighboring relations, that of the target before the other.
-
     With a trusted server that is the view of an adversary who sees the models, with secure aggregation that
     of sums, and else the local view itself. Where clients are drawn in secret, the view of an adversary who
     sees only the models stands beside these. If records are protected, the cost is a record's.
@@ -197,13 +195,26 @@ def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacySta
     of_records = [statement for statement in stated if statement.unit == Unit.RECORD]
     if of_records:
         return of_records
-    totals = [statement for statement in stated if statement.unit == Unit.TOTAL]
-    if not any(total.view.kind is ViewKind.LOCAL for total in totals):
-        epsilon, delta = row["epsilon_client_total"], row["delta_client_total"]
-        relation = config.privacy.wanted_relation
-        totals.append(PrivacyStatement(epsilon, delta, Unit.TOTAL, relation=relation))
-    last = [ViewKind.LOCAL, ViewKind.MODELS]
-    return sorted(totals, key=lambda total: last.index(total.view.kind) if total.view.kind in last else -1)
+    totals = {statement.view.kind: statement for statement in stated if statement.unit == Unit.TOTAL}
+    epsilon, delta, relation = (
+        row["epsilon_client_total"],
+        row["delta_client_total"],
+        config.privacy.wanted_relation,
+    )
+    local = PrivacyStatement(epsilon, delta, Unit.TOTAL, relation=relation)
+    local, models = totals.pop(ViewKind.LOCAL, local), totals.pop(ViewKind.MODELS, None)
+    if not totals and math.isinf(local.epsilon):
+        return [local]
+    return [*totals.values(), local, *([models] if models else [])]
+
+
+def _main_statement(config: RunConfig, spent: list[PrivacyStatement]) -> PrivacyStatement:
+    """Of the final statements, the one that the run is about; all of them would not fit into a line."""
+    if spent[0].unit is not Unit.RECORD:
+        return spent[0]
+    relation = config.privacy.wanted_relation
+    same = [statement for statement in spent if statement.relation is relation] or spent
+    return next((total for total in same if total.view.kind is not ViewKind.LOCAL), same[0])
 
 
 @contextlib.contextmanager

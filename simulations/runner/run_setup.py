@@ -20,6 +20,7 @@ from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import pluralize
+from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower.policies.schedules import Policy, as_policy
 from fl_privquant.flower.server.log_lines import advise_clip
 from fl_privquant.mechanisms.base import Mechanism
@@ -239,7 +240,7 @@ class Outputs(contextlib.ExitStack):
         statements: list[PrivacyStatement],
         lines: list[str],
         arrays: Mapping[str, Array],
-        ledger: FederationLedger | None,
+        private: PrivQuantStrategy | None,
     ) -> None:
         """Write the final rows, the mechanism, the ledger, and the provenance with the privacy statements."""
         config, mechanism, dimension = self._config, self._setup.mechanism, self._setup.dimension
@@ -257,12 +258,17 @@ class Outputs(contextlib.ExitStack):
         self._directory.write_rows(rows, final=True)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
         if config.mechanism["name"] == CENTRAL:
-            stated = run_statement(config, mechanism, dimension)
-            statements = [*statements, stated, central_beside(stated)]
-            lines = [*lines, *map(str, statements[-2:])]
-        self._directory.write_json("ledger.json", self._ledger_content(ledger or FederationLedger()))
+            statements = [*statements, run_statement(config, mechanism, dimension)]
+            lines = [*lines, str(statements[-1])]
+            beside: PrivacyStatement | None = central_beside(statements[-1])
+        else:
+            beside = None if private is None else private.statement_beside()
+        ledger = FederationLedger() if private is None else private.ledger
+        self._directory.write_json("ledger.json", self._ledger_content(ledger))
         model = {name: array.numpy() for name, array in arrays.items()}
         origin = provenance(config, mechanism, dimension, statements, lines, model)
+        # What the whole run costs for the neighboring relation that is not the target's.
+        origin["beside"] = [] if beside is None else [beside.to_dict()]
         self._directory.write_json("provenance.json", origin)
 
     def _ledger_content(self, ledger: FederationLedger) -> dict[str, Any]:

@@ -212,9 +212,7 @@ def main(grid: Grid, context: Context) -> None:
     watched.finish(statements)
     records = list(state.array_records.values())
     model = records[0] if len(records) == 1 else watched.model
-    if private is not None and (beside := private.statement_beside()) is not None:
-        statements.append(beside)
-    outputs[0].finish(watched.rows, statements, lines, model, None if private is None else private.ledger)
+    outputs[0].finish(watched.rows, statements, lines, model, private)
     context.state["arrays"] = model
     context.state["ending"] = make_ending(watched.rows[-1], stopped)
 
