@@ -24,7 +24,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
+try:
+    import hydra
+except ModuleNotFoundError:
+    sys.exit("simulations need packages that are not here: pip install 'fl-privquant[simulation]'")
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException

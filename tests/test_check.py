@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import math
 import random
@@ -13,14 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import scipy
 
 import fl_privquant as pq
 import fl_privquant.check
 from fl_privquant.accounting import Relation, Release, UpdateNorms, View
 from fl_privquant.accounting.accountant import record_statement
-from fl_privquant.check import check, compose, delta_of, read_mechanism, sampled_pairs
+from fl_privquant.check import check, compose, delta_of, normal_noise, read_mechanism, sampled_pairs
 from tests.controls.claims import (
     MUTATIONS,
     Files,
@@ -218,6 +221,58 @@ def test_the_cost_of_a_record_is_derived_as_the_accountant_states_it(rate, norm,
     release = Release(mechanism, 37, View(9), norms=UpdateNorms(record=norm, record_rate=rate))
     stated = record_statement({release: rounds}, 1e-5, relation).epsilon
     bounds = {"dimension": 37, "norm": norm, "honest": 9, "rate": rate}
-    part = read_mechanism(mechanism.to_bytes()) | bounds
+    part = read_mechanism(mechanism.fingerprint, mechanism.to_bytes()) | bounds
     derived = _epsilon([(part, rounds)], relation.value, 1e-5, stated)
     assert 0.975 * stated <= derived <= 1.02 * stated
+
+
+def _rounded(norm: float, deviation: float, honest: int) -> dict[str, Any]:
+    """A release of one coordinate on the lattice of integers."""
+    noise = {"kind": "rounded_gaussian", "spacing": (1.0).hex(), "deviation": deviation.hex()}
+    return {**noise, "dimension": 1, "norm": norm, "honest": honest, "rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("honest", "deviation"), [(2, 1.25), (2, 3.0), (3, 1.21), (5, 1.5), (10, 1.21), (30, 1.3)]
+)
+def test_sums_of_rounded_noise_are_no_easier_to_tell_apart_than_the_normal_pairs(honest, deviation):
+    """Exact distributions of the sum, for shifts of its center from anywhere between two integers."""
+    edges = np.arange(honest + 1) - 0.5 * honest
+    bump = scipy.interpolate.BSpline.basis_element(edges, extrapolate=False)
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    places = np.concatenate([edge + 0.5 * (nodes + 1.0) for edge in edges[:-1]])
+    masses = np.tile(0.5 * weights, honest) * np.nan_to_num(bump(places))
+    spread = math.sqrt(honest) * deviation
+    outputs = np.arange(-math.ceil(10.0 * spread), math.ceil(10.0 * spread) + 9)
+    for shift in (0.1, 0.7, 2.0, 4.5, 8.0):
+        separation, _ = normal_noise(_rounded(shift, deviation, honest))
+        for center in (0.0, 0.3, 0.5, 0.9):
+            pair = [
+                np.exp(-0.5 * ((outputs[:, None] - middle - places) / spread) ** 2) @ masses
+                for middle in (center, center + shift)
+            ]
+            one, other = (values / (spread * math.sqrt(2.0 * math.pi)) for values in pair)
+            for epsilon in np.linspace(0.0, 4.0 * separation + 0.5 * separation**2, 12):
+                exact = max(
+                    np.maximum(p - math.exp(epsilon) * q, 0.0).sum() for p, q in ((one, other), (other, one))
+                )
+                ends = epsilon / separation + 0.5 * separation * np.array([-1.0, 1.0])
+                low, high = scipy.stats.norm.sf(ends)
+                assert exact <= (low - math.exp(epsilon) * high) * (1.0 + 1e-9) + 1e-13
+
+
+@pytest.mark.parametrize(
+    ("honest", "deviation"), [(2, 0.55), (2, 1.2), (3, 0.6), (3, 0.9), (4, 0.6), (4, 0.8)]
+)
+def test_what_rounding_adds_is_above_the_sum_over_the_dual_lattice(honest, deviation):
+    """MATH 13: η is a sum over the nonzero integer vectors of one number less than there are clients."""
+    vectors = np.array(list(itertools.product(range(-6, 7), repeat=honest - 1)))
+    lengths = (vectors**2).sum(axis=1) - vectors.sum(axis=1) ** 2 / honest
+    gap = np.exp(-2.0 * (math.pi * deviation) ** 2 * lengths).sum() - 1.0
+    _, added = normal_noise(_rounded(1.0, deviation, honest))
+    assert math.log((1.0 + gap) / (1.0 - gap)) <= added <= 9.0 * gap
+
+
+def test_noise_that_rounding_swallows_does_not_count():
+    """With a twentieth of the spacing nothing is left but the client's own noise."""
+    assert normal_noise(_rounded(0.2, 0.05, 100)) == (pytest.approx(4.0), 0.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import inspect
 import json
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,8 @@ from fl_privquant.mechanisms.registry import default_mechanisms
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fl_privquant"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 MODULES = sorted(each.name for each in pkgutil.walk_packages(fl_privquant.__path__, "fl_privquant."))
 
 
@@ -77,9 +81,11 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     assert "flower/no_such_module.py" in missing_files(text + " `flower/no_such_module.py`")
 
 
-@pytest.mark.slow
-def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation, built without a warning."""
     pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
     quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
     # Whether there are warnings does not depend on how many pages a search looks through, nor on where
     # signatures are broken into lines.
@@ -95,7 +101,7 @@ def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
             "-f",
             "docs/mkdocs.yml",
             "-d",
-            tmp_path,
+            folder,
         ],
         cwd=ROOT,
         env=os.environ | quiet,
@@ -103,14 +109,73 @@ def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "reference" / "fl_privquant" / "secagg" / "index.html").read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_the_documentation_links_and_searches_what_it_should(site: Path) -> None:
+    page = (site / "reference" / "fl_privquant" / "secagg" / "index.html").read_text()
     # Roles became links, and what is re-exported is described where it is imported from.
     assert ":class:" not in page
     assert "ClientRound" in page
-    assert (tmp_path / "tutorial.html").stat().st_size > 10_000
-    searched = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    assert (site / "tutorial.html").stat().st_size > 10_000
+    searched = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     assert any(each["location"].startswith("concepts.html") for each in searched)
     assert not any(each["location"].startswith("reference") for each in searched)
+
+
+# Frames as wide as a phone or a screen; what is found in them, because it would have to be moved sideways.
+FRAMES = """
+<body>{frames}
+<script>
+const wider = box => box.clientWidth > 0 && box.scrollWidth > box.clientWidth + 1
+  && ['auto', 'scroll'].includes(getComputedStyle(box).overflowX);
+addEventListener('load', () => setTimeout(() => {{
+  const seen = [...document.querySelectorAll('iframe')].map(frame => {{
+    const page = frame.contentDocument;
+    const cut = [...page.querySelectorAll('*')].filter(wider).map(box => box.innerText.slice(0, 60));
+    const whole = page.documentElement.scrollWidth <= frame.clientWidth;
+    return [frame.getAttribute('src'), page.querySelectorAll('h1').length, whole, cut];
+  }});
+  document.body.textContent = 'SEEN' + JSON.stringify(seen) + 'END';
+}}, 1000));
+</script>
+"""
+
+
+def look_at(site: Path, names: list[str], width: int) -> list[tuple[str, int, bool, list[str]]]:
+    """For each page its name, how many titles it has, whether it fits, and what in it is cut off."""
+    frame = "<iframe style='border: 0; width: {}px; height: 800px' src='{}'></iframe>"
+    (site / "frames.html").write_text(
+        FRAMES.format(frames="".join(frame.format(width, name) for name in names))
+    )
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]
+    flags += ["--allow-file-access-from-files", "--virtual-time-budget=60000"]
+    command = [str(CHROMIUM), *flags, f"--user-data-dir={site / 'profile'}", (site / "frames.html").as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    found = re.search("SEEN(.*)END", shown)
+    assert found is not None
+    return [tuple(page) for page in json.loads(html.unescape(found[1]))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open pages in: apt-get install chromium")
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_guide_is_cut_off(site: Path, width: int) -> None:
+    names = sorted(path.with_suffix(".html").name for path in (ROOT / "docs" / "pages").glob("*.md"))
+    names.append("tutorial.html")
+    assert look_at(site, names, width) == [(name, 1, True, []) for name in names]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open pages in: apt-get install chromium")
+def test_a_line_that_is_cut_off_is_noticed(site: Path) -> None:
+    """Negative control."""
+    page = (site / "sweep.html").read_text()
+    unbroken = "<style>pre > code { white-space: pre !important }</style></head>"
+    (site / "unbroken.html").write_text(page.replace("</head>", unbroken))
+    ((_, _, _, cut),) = look_at(site, ["unbroken.html"], 360)
+    assert any("simulations.run" in text for text in cut)
 
 
 def rows_of(page: str, heading: str) -> list[list[str]]:

@@ -74,7 +74,7 @@ def test_no_module_shows_an_epsilon_by_itself(path: Path) -> None:
 def test_the_independent_check_begins_its_lines_with_a_heading() -> None:
     """It shares no code with the package, so that it makes headings by itself."""
     source = (ROOT / "fl_privquant" / "check.py").read_text()
-    assert "name, view = f\"ε, {line['unit']}, {line['view']}, {line['relation']}\"" in source
+    assert "name = f\"ε, {line['unit']}, {line['view']}, {line['relation']}\"" in source
     for_machines = "f'{epsilon:.9g}'"
     shown = [text for _, text in bare_epsilons(source) if text != for_machines]
     assert shown

@@ -11,7 +11,10 @@ Two analyses turn scores and coins into a lower bound of epsilon:
   means, in standard deviations, is bounded by Student's noncentral distribution, and epsilon follows from it
   as for Gaussian noise. The assumption is tested first: both groups must pass a test of normality, and have
   the same variance. As in Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning".
-* **Guesses.** Where a test fails, the adversary guesses the coins of the canaries with the largest and the
+  No sample shows how rare outputs are that have a probability of delta. Bounded noise has none of those that
+  Gaussian noise would have: four randomized bits cost 4 epsilon at most, and have scores that look normal. So
+  a score must also add up many independent numbers, none of which says much about the canary alone.
+* **Guesses.** Otherwise, the adversary guesses the coins of the canaries with the largest and the
   smallest scores. With (epsilon, delta) it is hardly more often right than randomized response. As in
   Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One (1) Training Run", Theorem 5.2.
 
@@ -36,6 +39,9 @@ from fl_privquant.statement import PrivacyStatement, Relation
 
 # A test of the assumption rejects scores that fulfill it with this probability.
 _REJECTED = 0.001
+# A score adds up so many independent numbers or more, each of which separates the coins by so many standard
+# deviations or less. A randomized bit with a loss of e, weighed by chance, separates them by 1.6 sinh(e / 2).
+_MIN_TERMS, _MAX_TERM_SEPARATION = 100, 1.0
 # Shares of the canaries whose coins are guessed; the best one is taken, and pays for the choice.
 _GUESSED = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 _MIN_CANARIES = 20
@@ -129,7 +135,11 @@ class CanaryBound:
 
 
 def audit_scores(
-    scores: ArrayLike, coins: ArrayLike, stated: PrivacyStatement, confidence: float = 0.95
+    scores: ArrayLike,
+    coins: ArrayLike,
+    stated: PrivacyStatement,
+    confidence: float = 0.95,
+    num_terms: int = 0,
 ) -> CanaryBound:
     """The lower bound of epsilon from scores of canaries and their coins.
 
@@ -143,6 +153,9 @@ def audit_scores(
         The statement that is attacked: its delta is used, and its epsilon compared.
     confidence
         Probability with which the bound holds.
+    num_terms
+        How many independent random numbers are added up in a score: coordinates times rounds, times the
+        clients in a sum. The bound rests on guesses alone if there are fewer than 100, or if it is not known.
 
     Returns
     -------
@@ -167,8 +180,10 @@ def audit_scores(
             "scores", MISSING, "some are not finite", "leave out the rounds that were lost"
         )
     tests = _test_normality(values[heads], values[~heads])
-    if min(tests.values()) >= _REJECTED:
-        low, middle, high = _separations(values[heads], values[~heads], confidence)
+    low, middle, high = _separations(values[heads], values[~heads], confidence)
+    many_small = num_terms >= _MIN_TERMS and high <= _MAX_TERM_SEPARATION * math.sqrt(num_terms)
+    # Without a delta, Gaussian noise is not private at all.
+    if many_small and stated.delta > 0.0 and min(tests.values()) >= _REJECTED:
         lower, estimate, upper = (
             gaussian_epsilon(distance, stated.delta) for distance in (low, middle, high)
         )

@@ -49,7 +49,8 @@ from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.packing.wire_format import WireFormat, check_finite
 from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.sampling.chunks import LazyVector, check_finite_inputs
-from fl_privquant.sampling.stream import Randomness
+from fl_privquant.sampling.row_stream import RowStream
+from fl_privquant.sampling.stream import Randomness, RandomStream
 
 _Vector = Array | LazyVector
 
@@ -274,10 +275,14 @@ class UpdateCodec:
         steps = self.layout.stacked_differences(new, old)
         if not np.isfinite(steps).all():
             return None
-        return [
-            self._draw_output(self._prepare(step), rng, threads)
-            for step, rng in zip(steps, rngs, strict=True)
-        ]
+        prepared = [np.asarray(self._prepare(step)) for step in steps]
+        if not self.mechanism.encodes_coordinates_alone or len(steps) == 1:
+            return [self._draw_output(step, rng, threads) for step, rng in zip(prepared, rngs, strict=True)]
+        streams = [RandomStream.secure() if rng is None else rng for rng in rngs]
+        rows = steps if prepared[0].base is steps else np.stack(prepared)
+        stream = RowStream(streams, self.dimension)
+        drawn = self.mechanism.encode(rows, clip=self.clip, rng=stream, threads=threads)
+        return [EncodedUpdate(self, codes) for codes in drawn]
 
     def encode_zeros(
         self,

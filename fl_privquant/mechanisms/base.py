@@ -29,6 +29,7 @@ from fl_privquant.packing.wire_format import PackedIndices, PackedIntegers, Wire
 from fl_privquant.privacy_loss.closed_forms import NOT_PRIVATE, response_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
+from fl_privquant.privacy_loss.correlated_noise import PREFIX_SUMS, Workload
 from fl_privquant.privacy_loss.sums.bit_sums import poisson_binomial_losses, theta_of_two_levels
 from fl_privquant.privacy_loss.sums.blanket import blanket_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss, zero_out_loss
@@ -85,6 +86,9 @@ class Mechanism(ABC):
     """The error text of a mechanism that is not summable: why, and what to use instead."""
     lossless: ClassVar[bool] = False
     """Whether decoding returns the encoded numbers unchanged, neither clipped nor rounded."""
+    encodes_coordinates_alone: ClassVar[bool] = False
+    """Whether :meth:`encode` treats each input by itself, and takes as many random words for each. Updates of
+    several clients of a simulation are then encoded by one call."""
     _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
 
     def __init_subclass__(cls, kind: str = "", **keywords: Any) -> None:
@@ -186,10 +190,11 @@ class Mechanism(ABC):
         """The sum of codes of a round, less the handed noise of these seeds of the round before."""
         return total
 
-    def round_equivalent_mse(self, lost: float = 0.0) -> float:
-        """The variance of fresh noise of a code that would leave the same error in sums of all rounds.
+    def round_equivalent_mse(self, lost: float = 0.0, workload: Workload = PREFIX_SUMS) -> float:
+        """The variance of fresh noise of a code that would leave the same error in the models of all rounds.
 
-        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round.
+        It is in squared clips; ``lost`` is the fraction of clients that are lost in each round, and
+        ``workload`` says how models are made of mean updates.
         """
         return self.mse()
 
@@ -439,6 +444,8 @@ class TableMechanism(LatticeMechanism, kind="table"):
 
     table: CertifiedTable
     claimed_epsilon: float
+
+    encodes_coordinates_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.table.certify(self.claimed_epsilon)

@@ -123,6 +123,13 @@ def describe_correlation(plan: Plan) -> str:
     if plan.wanted_correlation is None:
         return ""
     if plan.correlation == 0.0:
+        apart = plan.target.rounds_apart
+        if apart > 1 and plan.wanted_correlation == "auto":
+            return (
+                "Noise is fresh in each round (correlation 0): correlated noise gains nothing in "
+                f"{pluralize(plan.target.rounds, 'round')} of which a client takes part in at most one of "
+                f"{apart} in a row."
+            )
         return (
             "Noise is fresh in each round (correlation 0): a client may take part in every round, and then "
             "correlated noise gains nothing. Give rounds_apart to the target, and sample cohorts."

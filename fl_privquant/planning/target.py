@@ -39,7 +39,7 @@ from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
 from fl_privquant.planning.planner import PlannedDesign, plan
 from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
-from fl_privquant.privacy_loss.correlated_noise import RoundSchedule, Workload
+from fl_privquant.privacy_loss.correlated_noise import PREFIX_SUMS, RoundSchedule, Workload
 from fl_privquant.privacy_loss.update_bounds import NO_NORMS, UpdateNorms
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit
 
@@ -206,8 +206,8 @@ class Target:
         correlation
             The share of a round's noise that the next round takes off, a multiple of 1/64 between 0 and 1, or
             "auto" for the one with the least error of the model
-            (:mod:`fl_privquant.privacy_loss.correlated_noise`). It takes ``rounds_apart`` above 1. None is
-            for noise that is fresh in each round.
+            (:mod:`fl_privquant.privacy_loss.correlated_noise`), which is 0 where none gains, as with
+            ``rounds_apart`` of 1. None is for noise that is fresh in each round.
         workload
             The server's momentum and learning rates, for whose models "auto" finds the correlation; None for
             models that are sums of mean updates.
@@ -237,13 +237,18 @@ class Target:
             chosen = {} if correlation == "auto" else {"correlation": float(correlation or 0.0)}
             schedule = replace(schedule, workload=workload or schedule.workload)
             planner = replace(planner, schedule=schedule, parameters={**parameters, **chosen})
+        elif workload is not None and correlation is None:
+            raise InvalidSpecError(
+                "workload", MISSING, "matters to correlated noise alone", 'give correlation="auto"'
+            )
         planner = replace(planner, correlation=correlation)
         _check_at_max_one(keep=keep, max_error=max_error, max_kilobytes=max_kilobytes)
         if max_error is not None or max_kilobytes is not None:
             return _require_learning(planner.plan_jointly(max_error, max_kilobytes), force)
-        return _require_learning(
-            planner.make_plan(max_bits, None if keep is None else check_keep(keep)), force
-        )
+        plan = planner.make_plan(max_bits, None if keep is None else check_keep(keep))
+        if correlation == "auto" and not parameters:
+            plan = plan.or_fresh
+        return _require_learning(plan, force)
 
     def _plan_records(
         self,
@@ -595,13 +600,25 @@ class Plan:
     @property
     def _error_per_round(self) -> float:
         """The error of a coordinate of the mean update with independent noise, as large in models as ours."""
+        return self._error_in_models(PREFIX_SUMS)
+
+    def _error_in_models(self, workload: Workload) -> float:
         mechanism, asked = self.encoding.mechanism, self.target.num_clients
         if mechanism.handed is None:
             return self.mean_squared_error
         lost = self.aggregation.num_lost(asked)
-        clipped = self.encoding.clip**2
-        of_noise = clipped * (mechanism.round_equivalent_mse(lost / asked) - mechanism.mse()) / (asked - lost)
-        return self.mean_squared_error + of_noise
+        more = mechanism.round_equivalent_mse(lost / asked, workload) - mechanism.mse()
+        return self.mean_squared_error + self.encoding.clip**2 * more / (asked - lost)
+
+    @property
+    def or_fresh(self) -> Plan:
+        """The plan itself, or that with noise which is fresh in each round, if that has no more error."""
+        schedule, central = self.planner.schedule, self.central_error
+        # Fresh noise never has less error than a trusted server.
+        if schedule is None or central is None or self._error_in_models(schedule.workload) < central:
+            return self
+        fresh = self._replan(schedule=None)
+        return fresh if fresh.mean_squared_error <= self._error_in_models(schedule.workload) else self
 
     @property
     def ratio_to_central(self) -> float | None:

@@ -121,6 +121,10 @@ class Workload:
         return np.asarray(np.cumsum(rates[:, None] * steps, axis=0))
 
 
+PREFIX_SUMS: Final = Workload()
+"""Models that are the sums of mean updates."""
+
+
 @dataclass(frozen=True)
 class RoundSchedule:
     """The rounds of a run, how far apart a client's rounds are at least, and how models are made of updates.
@@ -131,7 +135,7 @@ class RoundSchedule:
 
     rounds: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
     rounds_apart: Annotated[int, _validation.integer_between(1, MAX_ROUNDS)]
-    workload: Workload = Workload()
+    workload: Workload = PREFIX_SUMS
 
     def __post_init__(self) -> None:
         _validation.check_declared(self)
@@ -150,7 +154,7 @@ class RoundSchedule:
         Models have noise z_t - beta z_(t-1) by the workload W, that is, z_t by W less beta times W with its
         columns moved by one. These three numbers give its variance for every beta.
         """
-        if self.workload == Workload():
+        if self.workload == PREFIX_SUMS:
             middle = 0.5 * (self.rounds + 1)
             return middle, middle - 1.0, middle - 1.0
         matrix = self.workload.matrix(self.rounds)

@@ -56,6 +56,8 @@ class RandomStream:
         self._algorithm = algorithms.AES(key)
         self._simulated = simulated
         self._reserved = 0
+        # The cipher that has last written words, by the address of the next one.
+        self._ready: dict[int, CipherContext] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -127,6 +129,7 @@ class RandomStream:
         for start in range(0, len(target), len(_ZEROS)):
             part = target[start : start + len(_ZEROS)]
             encryptor.update_into(_ZEROS[: len(part)], part)
+        self._ready = {first_word + out.size: encryptor}
         # The keystream's bytes are little-endian, on every machine.
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
@@ -146,6 +149,10 @@ class RandomStream:
         left = _MAX_WORDS - first_word
         if count > left:
             raise InvalidSpecError("out", count, f"words, with {left} left of the stream's 2^129")
+        # To go on is faster than to set up the cipher again. Of several threads that would, one does.
+        ready = self._ready.pop(first_word, None)
+        if ready is not None:
+            return ready
         # Modulo the number of words, as the counter after the last word is the first one again; no word
         # is read from there.
         counter = (first_word % _MAX_WORDS // 2).to_bytes(_BLOCK_BYTES, "big")

@@ -18,6 +18,7 @@ from fl_privquant.plotting import color_of
 from simulations.report.figures import Drawing, draw_study
 from simulations.report.study import Study, describe_repeated, setting_value
 from simulations.report.tables import (
+    HEADINGS,
     pivot_table,
     privacy_table,
     results_caption,
@@ -96,14 +97,18 @@ def write_latex(folder: Path, columns: Sequence[str]) -> list[Path]:
     study, paths = Study.load(folder), []
     for number, setting in enumerate(study.settings, start=1):
         results = study.results[study.results["setting"] == setting]
-        caption = " ".join(
-            filter(None, [setting and setting.rstrip(".?") + ".", results_caption(study, setting)])
-        )
         for measure in (ACCURACY, LOSS, ERROR):
             if results[measure].notna().any():
+                # A question keeps its mark.
+                asked = setting and setting.rstrip(".") + ("" if setting.endswith("?") else ".")
+                caption = [
+                    HEADINGS[measure].capitalize() + ".",
+                    asked,
+                    results_caption(study, setting, measure),
+                ]
                 text = to_latex(
                     pivot_table(results, measure, columns),
-                    f"{measure.capitalize()}. {caption}",
+                    " ".join(filter(None, caption)),
                     f"{measure}-{number}",
                 )
                 paths.append(_write(study.directory / "tables" / f"{measure}-{number}.tex", text))

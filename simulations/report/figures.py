@@ -146,8 +146,13 @@ def _draw_rows(axes: Any, comparison: Comparison, order: Sequence[str]) -> str:
         reach = np.nan_to_num([[mean - low], [high - mean]])
         look = _look(series, order) | {"linestyle": ""}
         axes.errorbar(mean, place, xerr=reach if reach.any() else None, capsize=3, markersize=6, **look)
-    axes.set_yticks(range(len(ranked)), ranked)
-    axes.set(xlabel=_AXES[measure], ylim=(len(ranked) - 0.4, -0.6))
+    # A long name takes two lines, so that it leaves room for the axis and its label.
+    axes.set_yticks(range(len(ranked)), [textwrap.fill(name, 30) for name in ranked])
+    axes.set_ylim(len(ranked) - 0.4, -0.6)
+    # Below the whole figure: beside long names the axis is shorter than its label.
+    settings = import_pyplot().rcParams
+    look = {"fontsize": settings["axes.labelsize"], "color": settings["axes.labelcolor"]}
+    axes.figure.supxlabel(_AXES[measure], **look)
     if measure == ERROR:
         axes.set_xlim(left=0.0)
     return "; ".join(f"{name} {scale * means[name]:.3g}" for name in ranked)
@@ -194,7 +199,7 @@ def _epsilon_axis(rows: pd.DataFrame) -> str:
     """The heading of the ε at which the runs were compared."""
     own = rows[rows["private"] & ~rows["baseline"]]
     statement: PrivacyStatement = own["statement" if own["whole_run"].all() else "certified"].iloc[0]
-    return textwrap.fill(statement.heading(statement.unit, statement.view, relation=statement.relation), 50)
+    return textwrap.fill(statement.heading(statement.unit, statement.view, relation=statement.relation), 40)
 
 
 def _budget_words(study: Study, setting: str, epsilon: float) -> str:

@@ -15,7 +15,7 @@ from fl_privquant.statement import PrivacyStatement, StatedView
 from simulations.report.runs import Run
 from simulations.report.statistics import MIN_SEEDS, Interval, shown_interval
 from simulations.report.study import GROUP, Study, join_words
-from simulations.report.verdict import ACCURACY, ERROR, LOSS, Comparison
+from simulations.report.verdict import ACCURACY, ERROR, LOSS, Comparison, compare
 
 HEADINGS = {
     ACCURACY: "accuracy, %",
@@ -33,8 +33,11 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def results_table(study: Study, setting: str) -> pd.DataFrame:
-    """The results of one setting as text: a row for each mechanism, with intervals over seeds."""
-    here = study.results[study.results["setting"] == setting]
+    """The results of one setting as text: a row for each mechanism, with intervals over seeds.
+
+    Where all are compared with each other, the best comes first.
+    """
+    here = _best_first(study, setting)
     quality = ACCURACY if here[ACCURACY].notna().any() else LOSS
     rows = []
     for _, runs in here.groupby(GROUP, dropna=False, sort=False):
@@ -60,8 +63,20 @@ def results_table(study: Study, setting: str) -> pd.DataFrame:
     return table.drop(columns="seeds") if table["seeds"].nunique() == 1 else table
 
 
-def results_caption(study: Study, setting: str) -> str:
-    """What the columns of :func:`results_table` mean; above all what the epsilon is about."""
+def _best_first(study: Study, setting: str) -> pd.DataFrame:
+    """The results of a setting; if it is one comparison, in the order of what that is decided by."""
+    here = study.results[study.results["setting"] == setting]
+    comparisons = [comparison for comparison in compare(study) if comparison.setting == setting]
+    if len(comparisons) != 1:
+        return here
+    measure = comparisons[0].decided.measure
+    means = here.groupby(GROUP, dropna=False)[measure].transform("mean")
+    order = here.assign(rank=-means if measure == ACCURACY else means, private=~here["private"])
+    return here.loc[order.sort_values(["private", "rank"], kind="stable").index]
+
+
+def results_caption(study: Study, setting: str, measure: str | None = None) -> str:
+    """What the columns of :func:`results_table` mean, or one measure; above all what the epsilon is about."""
     here = study.results[study.results["setting"] == setting]
     headings: dict[str, list[str]] = {}
     for row in here[here["private"]].itertuples():
@@ -84,10 +99,12 @@ def results_caption(study: Study, setting: str) -> str:
     keys = here["handshake_kilobytes"].max()
     sentences = [
         "; ".join(epsilons),
-        "Squared error: of the mean update, per coordinate",
-        "kB: sent by a client per round" + (f", besides {keys:.3g} kB of keys" if keys > 0.0 else ""),
+        "Squared error: of the mean update, per coordinate" if measure in (None, ERROR) else "",
+        "" if measure else "kB: sent by a client per round",
         interval,
     ]
+    if keys > 0.0 and not measure:
+        sentences[2] += f", besides {keys:.3g} kB of keys"
     return ". ".join(filter(None, sentences)) + "."
 
 

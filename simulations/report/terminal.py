@@ -27,7 +27,7 @@ def print_summary(
     console
         Where to print; the standard output by default.
     panels
-        Of a study that asks several questions, those to print. All by default.
+        Of a study that asks several questions, those to print, all by default; of the others the verdict is.
     """
     console = output_console() if console is None else console
     told, captions = _settings_of(study, panels), []
@@ -43,6 +43,12 @@ def print_summary(
             console.print(Text(caption, style="dim"), highlight=False)
         for sentence in describe(study, setting).answers:
             console.print(Text(sentence, style="bold"), highlight=False)
+    for setting in () if panels is None or not study.has_panels else study.settings:
+        if setting not in told:
+            console.print()
+            print_sentence(console, setting)
+            for sentence in describe(study, setting).answers:
+                console.print(Text(sentence, style="bold"), highlight=False)
     for problem in study.problems:
         print_sentence(console, f"{problem.kind}: {problem.run}: {problem.message}")
     if repeated := describe_repeated(study):

@@ -293,7 +293,8 @@ def _loss_of_best(lost: Difference, measure: str) -> str:
         what = f"it loses {_amount(lost).replace('-', '−')} points of accuracy to {TRUSTED}"
     else:
         what = f"its loss is {_amount(lost).replace('-', '−')} above that of {TRUSTED}"
-    return f"{what} ({_interval(lost)})"
+    tied = not math.isnan(lost.interval.low) and not lost.is_significant
+    return f"{what}{', within the noise' if tied else ''} ({_interval(lost)})"
 
 
 def _lead_over(rival: Difference, measure: str) -> str:

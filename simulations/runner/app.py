@@ -93,7 +93,7 @@ def train_cohort(message: Message, contexts: Sequence[Context]) -> dict[str, Any
         return None
     clients = [int(context.node_config["partition-id"]) for context in contexts]
     server_round = int(message.content["config"]["server-round"])  # type: ignore[arg-type]
-    arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
+    arrays = read_arrays(cast(ArrayRecord, message.content["arrays"]))
     trained: dict[str, Any] | None = task.train_batch(arrays, clients, server_round)
     if trained is not None:
         for place, client in enumerate(clients):

@@ -177,7 +177,8 @@ class CanaryScores:
                 "refuted": one.refuted,
             }
         chosen, scores = self._scores(stated)
-        bound = audit_scores(scores, self._task.canaries.coins[chosen], stated)
+        coins, num_terms = self._task.canaries.coins[chosen], self._num_terms(stated)
+        bound = audit_scores(scores, coins, stated, num_terms=num_terms)
         return result | {
             "text": str(bound),
             "lower": bound.lower,
@@ -211,21 +212,32 @@ class CanaryScores:
 
     def _scores(self, stated: PrivacyStatement) -> tuple[Any, Floats]:
         """The canaries that took part most often, and their scores."""
-        canaries, rounds = self._task.canaries, len(self.present)
-        of_records = self._config.privacy.unit == "record"
-        part = np.zeros((rounds, canaries.count))
-        for at, present in enumerate(self.present):
-            part[at, present] = 1.0
-        if of_records or stated.view.kind is ViewKind.MODELS:
-            part[:] = 1.0
-        if stated.unit is Unit.ROUND:
-            part[:-1] = 0.0
-        local = stated.view.kind is ViewKind.LOCAL and not of_records
+        part = self._participation(stated)
+        local = stated.view.kind is ViewKind.LOCAL and self._config.privacy.unit == "client"
         seen = np.array(self.local if local else self.opened, dtype=np.float64)
-        weights = part if local else np.linalg.solve(self._covariance(rounds), part)
+        weights = part if local else np.linalg.solve(self._covariance(len(part)), part)
         chosen = np.flatnonzero(part.sum(axis=0) == part.sum(axis=0).max())
         size = np.sqrt(np.maximum((weights * part).sum(axis=0), 1e-300))
         return chosen, ((weights * seen).sum(axis=0) / size)[chosen]
+
+    def _participation(self, stated: PrivacyStatement) -> Floats:
+        """(rounds, canaries) 1 where a canary can have taken part in a round that the statement is about."""
+        part = np.zeros((len(self.present), self._task.canaries.count))
+        for at, present in enumerate(self.present):
+            part[at, present] = 1.0
+        if self._config.privacy.unit == "record" or stated.view.kind is ViewKind.MODELS:
+            part[:] = 1.0
+        if stated.unit is Unit.ROUND:
+            part[:-1] = 0.0
+        return part
+
+    def _num_terms(self, stated: PrivacyStatement) -> int:
+        """How many independent random numbers a score adds up."""
+        assert self._last is not None
+        encoding, rounds = self._last.encoding, int(self._participation(stated).sum(axis=0).max())
+        per_coordinate = encoding.mechanism.unit is Unit.COORDINATE
+        coordinates = encoding.count_kept(self._task.canaries.dimension) if per_coordinate else 1
+        return rounds * coordinates * (stated.view.min_honest or 1)
 
     def _covariance(self, rounds: int) -> Floats:
         """The covariance of the noise of all sums, up to a factor."""

@@ -202,10 +202,8 @@ class EngineConfig:
     name: Annotated[str, one_of("inline", "ray")] = "inline"
     """``inline`` (in this process) or ``ray`` (in Ray's worker processes)."""
     threads: Annotated[int, _at_least_1] = 1
-    """Threads that train clients, for ``inline``."""
-    processes: Annotated[int, _at_least_1] = 1
-    """Worker processes that train clients, for ``inline``; no more than the machine has cores. Results are
-    the same to the last bit for any number."""
+    """Threads that train clients, or batches of them, for ``inline``. Results are the same to the last bit
+    for any number."""
     address: str | None = None
     """host:port of an existing Ray cluster; null starts one for the run."""
     client_cpus: Annotated[float, check_positive] = 1.0
@@ -216,20 +214,10 @@ class EngineConfig:
     """The most clients that are trained and encoded at once, where the task can do that; 1 for one by one.
     Results are the same to the last bit for any number."""
 
-    def __post_init__(self) -> None:
-        if self.threads > 1 and self.processes > 1:
-            problem = f", together with engine.processes {self.processes}"
-            raise InvalidSpecError("engine.threads", self.threads, problem, "leave one of them at 1")
-
-    @property
-    def in_one_process(self) -> bool:
-        """Whether clients run in the process of the server."""
-        return self.name == "inline" and self.processes == 1
-
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of the engine."""
-        inline = ("threads", "processes", "batch")
+        inline = ("threads", "batch")
         ray = ("address", "client_cpus", "client_gpus", "batch")
         return {key: getattr(self, key) for key in (ray if self.name == "ray" else inline)}
 

@@ -46,7 +46,10 @@ class RoundsDisplay:
         self._total = config.federation.rounds
         self._quiet = position == "quiet"
         run = name_with_seed(config)
-        self._name = run if self._quiet else f"{position} {run}".strip()
+        where = "" if self._quiet else position
+        self._name = f"{where} {run}".strip()
+        # Messages are rare, and name the directory.
+        self._directory = f"{where} {config.run_name}, seed {config.seed}".strip()
         self._console = console
         self._explained = "/" in position
         # Terminals that cannot move the cursor, such as those of editors, get lines like a pipe.
@@ -82,7 +85,7 @@ class RoundsDisplay:
 
     def print_message(self, text: str) -> None:
         """Say something about the run."""
-        print_line(self._console, f"{self._name}: {text}")
+        print_line(self._console, f"{self._directory}: {text}")
 
     def update(self, row: dict[str, Any], spent: PrivacyStatement | None) -> None:
         """Show a round that is done, and an upper bound on what a client has spent by then, if any.
@@ -114,8 +117,8 @@ class RoundsDisplay:
 
 
 def name_with_seed(config: RunConfig) -> str:
-    """A run in the lines of its sweep: its directory, whose hash tells nothing to people, and its seed."""
-    return f"{config.run_name}, seed {config.seed}"
+    """A run in the lines of its sweep: its directory without the hash, for 80 columns, and its seed."""
+    return f"{config.run_name.rpartition('-')[0]}, seed {config.seed}"
 
 
 def epsilon_heading(stated: PrivacyStatement, rounds: bool = True) -> str:

@@ -62,7 +62,7 @@ def _parse_config(text: str) -> RunConfig:
 
 def get_probe(config: RunConfig) -> Probe:
     """Where clients of a run leave what they trained."""
-    return _open_probe(RunDirectory.of(config).probe, config.engine.in_one_process)
+    return _open_probe(RunDirectory.of(config).probe, config.engine.name == "inline")
 
 
 @lru_cache(maxsize=4)
@@ -266,7 +266,7 @@ class Outputs(contextlib.ExitStack):
         ledger = FederationLedger() if private is None else private.ledger
         self._directory.write_json("ledger.json", self._ledger_content(ledger))
         model = {name: array.numpy() for name, array in arrays.items()}
-        origin = provenance(config, mechanism, dimension, statements, lines, model)
+        origin = provenance(config, mechanism, dimension, l2_clip, statements, lines, model)
         # What the whole run costs for the neighboring relation that is not the target's.
         origin["beside"] = [] if beside is None else [beside.to_dict()]
         self._directory.write_json("provenance.json", origin)

@@ -1,6 +1,7 @@
 """``python -m simulations.studies NAME``: a study or some of its parts, its figures and its page.
 
-``python -m simulations.studies results`` writes the one page with the results of all studies.
+``python -m simulations.studies results`` writes the one page with the results of all studies, and
+``python -m simulations.studies all`` computes the studies before.
 
 Finished runs and rows are kept under ``outputs``, so that an interrupted study goes on where it stopped.
 """
@@ -89,7 +90,9 @@ def write_page(study: str, folder: Path) -> None:
 
 @app.command()
 def main(
-    names: Annotated[list[str], typer.Argument(help=f"results, studies ({', '.join(STUDIES)}), or parts.")],
+    names: Annotated[
+        list[str], typer.Argument(help=f"all, results, studies ({', '.join(STUDIES)}), or parts.")
+    ],
     mnist: Annotated[
         str, typer.Option(envvar=DATA_VARIABLES["mnist"], help="Directory of MNIST's IDX files.")
     ] = "",
@@ -108,9 +111,8 @@ def main(
             os.environ[DATA_VARIABLES[task]] = directory
     if fresh:
         forget_rows()
-    if "results" in names:
-        print(write_results())
-    for study, parts in choose_parts([name for name in names if name != "results"]).items():
+    studies = [*names, *STUDIES] if "all" in names else names
+    for study, parts in choose_parts([name for name in studies if name not in ("all", "results")]).items():
         folder = study_folder(study)
         for part in () if only_page else parts:
             try:
@@ -121,6 +123,8 @@ def main(
                 print(f"{part}: skipped ({error}); its tables stay as they are")
         write_page(study, folder)
         print(folder / "README.md")
+    if {"all", "results"} & set(names):
+        print(write_results())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from simulations.runner.config import FederationConfig
 
 Matrices = list[NDArray[Any]]
 
+# Parameters of so many coordinates, and their gradients, stay in a core's cache.
+_CACHED = 1 << 18
+
 
 def train_perceptrons(
     start: Sequence[NDArray[Any]],
@@ -50,15 +53,18 @@ def train_perceptrons(
     trained = [np.empty((len(parts), *parameter.shape), np.float32) for parameter in start]
     rows = x.reshape(len(y), -1)
     sizes = np.array([part.size for part in parts])
+    together = max(1, _CACHED // sum(parameter.size for parameter in start))
     # Clients with as many examples take steps with batches of the same shape.
     for size in np.unique(sizes):
-        clients = np.flatnonzero(sizes == size).tolist()
-        examples = np.stack([parts[client] for client in clients])
-        seeds = [seed_of(client) for client in clients] if size > 1 else []
-        for place, parameter in zip(
-            trained, _train_alike(start, rows, y, examples, seeds, config), strict=True
-        ):
-            place[clients] = parameter
+        alike = np.flatnonzero(sizes == size).tolist()
+        for first in range(0, len(alike), together):
+            clients = alike[first : first + together]
+            examples = np.stack([parts[client] for client in clients])
+            seeds = [seed_of(client) for client in clients] if size > 1 else []
+            for place, parameter in zip(
+                trained, _train_alike(start, rows, y, examples, seeds, config), strict=True
+            ):
+                place[clients] = parameter
     return trained
 
 

@@ -124,14 +124,6 @@ class TorchTask:
     ) -> None:
         from simulations.tasks import learning
 
-        if run.engine.processes > 1 and learning.select_device(device).type != "cpu":
-            raise InvalidSpecError(
-                "task.device",
-                device,
-                f", but engine.processes is {run.engine.processes}, whose workers are forked and "
-                "cannot use a GPU",
-                "use task.device=cpu, engine.processes=1 or engine=ray",
-            )
         if device == "cuda" and run.engine.name == "ray" and run.engine.client_gpus == 0.0:
             raise InvalidSpecError(
                 "task.device",

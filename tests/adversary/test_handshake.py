@@ -129,15 +129,6 @@ def test_a_round_that_is_opened_twice_has_other_masks(signed: bool, monkeypatch:
     assert all(found[0][1][i] != found[1][1][i] for i in round_.inputs)
 
 
-def test_two_rounds_with_one_id_are_refused() -> None:
-    """By the client's state, and without it by the process."""
-    round_ = open_round(5, restore=False)
-    round_.run()
-    for previous in (round_.clients[LOST], None):
-        with pytest.raises(SecureAggregationError, match="once"):
-            ClientRound.join(round_.server.invitation(), LOST, round_.policies[LOST], previous=previous)
-
-
 # Shares that are derived and corrected
 
 

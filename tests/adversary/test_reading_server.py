@@ -305,9 +305,3 @@ def test_a_client_without_room_for_recursion_still_answers(mechanism: pq.Mechani
     limit = sys.getrecursionlimit()
     assert PrivQuantMod(1.0)(ask(weights(), mechanism, 1), client(), deep).has_content()
     assert sys.getrecursionlimit() == limit
-
-
-def test_the_owner_can_interrupt_a_client(mechanism: pq.Mechanism) -> None:
-    """The one exception that is passed on: it comes from the keyboard."""
-    with pytest.raises(KeyboardInterrupt):
-        PrivQuantMod(1.0)(ask(weights(), mechanism, 1), client(), fails(KeyboardInterrupt()))

@@ -19,7 +19,7 @@ from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.messages import Confirmation, MaskRequest, Roster, SurvivorList, UnmaskRequest
 from fl_privquant.secagg.signed.witnesses import min_witnesses, quorum_size
-from tests.secagg.driver import CONTEXT, Lost, Round, at, open_round, shown
+from tests.secagg.driver import CONTEXT, Lost, Round, at, open_round
 
 NUM_CLIENTS = 20
 
@@ -186,36 +186,3 @@ def test_any_clients_but_witnesses_may_be_silent_as_long_as_secrets_open() -> No
 
 
 # Two lists of clients
-
-
-def test_two_lists_of_clients_do_not_set_honest_clients_apart() -> None:
-    """Ten honest clients see one list, eight another, with two pairs of keys of two corrupt clients.
-
-    Every client masks with all honest clients of the other group, so that no sum of the ten alone opens,
-    though a quorum of theirs, with the corrupt ones, is enough.
-    """
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
-    clients = list(round_.inputs)
-    second, own_keys = clients[12:], round_.public_keys()
-    other_keys = own_keys | {i: keys.public_key(keys.draw_secret()) for i in clients[:2]}
-    rosters = {i: Roster.from_bytes(data) for i, data in round_.server.rosters().items()}
-    for i in clients:
-        told = other_keys if i in second else own_keys
-        round_.clients[i].share_keys(shown(rosters[i], clients, told, i).to_bytes())
-    without = MaskRequest(round_.server._round_id, Subset.of(clients[:12], clients)).to_bytes()
-    with pytest.raises(SecureAggregationError, match="12 of 20 clients are left, below the 18"):
-        round_.clients[clients[5]].settle(without, CONTEXT)
-    everyone = MaskRequest(round_.server._round_id, Subset.of(clients, clients)).to_bytes()
-    for i in clients[2:5]:
-        round_.clients[i].settle(everyone, CONTEXT)
-        assert set(round_.clients[i]._held_shares) == set(clients)
-        assert all(round_.clients[i]._roots[j] != round_.clients[j]._roots[i] for j in second)
-        assert all(round_.clients[i]._roots[j] == round_.clients[j]._roots[i] for j in clients[6:12])
-
-
-def test_a_signed_round_with_losses_at_every_stage_still_opens() -> None:
-    round_ = open_round(40, signed=True)
-    clients = list(round_.inputs)
-    result = round_.run(Lost(share=clients[:1], mask=clients[1:2], confirm=clients[2:3], unmask=clients[3:4]))
-    assert set(result.survivors) == set(clients[2:])
-    assert (result.total == round_.expected(result.survivors)).all()

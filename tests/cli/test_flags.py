@@ -92,36 +92,6 @@ def test_parameters_become_options(command: str, error: pq.PrivQuantError, typed
     assert str(translate_error(error)) == str(error)
 
 
-NUMBERS = ("nan", "0", "0.3", "99999999999", "x")
-SMALL = {
-    "design": ("design", "optm", "--epsilon", "1", "--levels", "3"),
-    "compare": ("compare", "--mechanism", "one_bit", "--mechanism", "csgm", "--levels", "3"),
-    "statement": ("statement", "--mechanism", "one_bit", "--dimension", "10", "--rounds", "2"),
-    "plan": ("plan", "--clients", "10", "--dimension", "10", "--rounds", "2", "--bits", "1"),
-}
-OPTIONS = [
-    (command, parameter.opts[0])
-    for command in SMALL
-    for parameter in COMMANDS[command].params
-    if isinstance(parameter, click.Option) and not parameter.is_flag and parameter.opts[0] != "--set"
-]
-
-
-@pytest.mark.parametrize(("command", "option"), OPTIONS)
-def test_no_message_names_a_parameter_that_the_command_does_not_have(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: object,
-    command: str,
-    option: str,
-) -> None:
-    monkeypatch.chdir(str(tmp_path))
-    for value in NUMBERS:
-        code, said = error_of(monkeypatch, capsys, *SMALL[command], f"{option}={value}")
-        if code or "N/A" in said:
-            assert not named_in(command, said), (value, said)
-
-
 SETTINGS = (
     "max_value=1",
     "max_code=1",

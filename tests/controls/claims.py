@@ -70,9 +70,10 @@ def state(files: Files, factor: float, unit: str, view: str) -> None:
     old = [line["epsilon"] for line in stated if (line["unit"], line["view"].split()[0]) == (unit, view)]
     for line in stated:
         line["epsilon"] *= factor if line["epsilon"] in old else 1.0
-    for row in (files["summary"], files["rows"][-1]):
+    for row in (files["summary"], files["rows"][-1], files["provenance"]):
         for column, value in row.items():
-            if column.startswith("epsilon_") and value not in (None, "") and float(value) in old:
+            is_epsilon = column.startswith("epsilon_") or column == "certified_epsilon"
+            if is_epsilon and value not in (None, "") and float(value) in old:
                 row[column] = factor * float(value)
 
 

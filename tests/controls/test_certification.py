@@ -68,22 +68,10 @@ WRONG = {
         "largest, smallest = self.weights.max(axis=0), self.weights.min(axis=0)",
         "largest, smallest = self.weights.max(axis=0)[:-1], self.weights.min(axis=0)[:-1]",
     ),
-    "looks at neighboring rows only": (
-        "largest, smallest = self.weights.max(axis=0), self.weights.min(axis=0)",
-        "largest, smallest = self.weights[:2].max(axis=0), self.weights[:2].min(axis=0)",
-    ),
-    "takes an output that one input cannot give for an unused one": (
-        "used = largest > 0",
-        "used = smallest > 0",
-    ),
     "keeps the smaller ratio": ("if a * bottom > top * b:", "if a * bottom < top * b:"),
     "rounds the logarithm down": (
         "return nearest if nearest >= exact else math.nextafter(nearest, math.inf)",
         "return nearest if nearest <= exact else math.nextafter(nearest, 0.0)",
-    ),
-    "takes a common logarithm": (
-        "(Decimal(numerator) / Decimal(denominator)).ln()",
-        "(Decimal(numerator) / Decimal(denominator)).log10()",
     ),
 }
 
@@ -140,17 +128,9 @@ WRONG_LAWS = {
         "        smallest = np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))",
         "self.start_rows.max(axis=0)\n        smallest = self.start_rows.min(axis=0)",
     ),
-    "loss of the mean row": (
-        "np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))",
-        "np.minimum(self.start_rows.mean(axis=0), self.end_rows.mean(axis=0))",
-    ),
     "an impossible output costs nothing": (
         "if np.any(smallest[used] <= 0.0):\n            return math.inf",
         "used &= smallest > 0.0",
-    ),
-    "no interpolation between rows": (
-        "return piece, np.clip(share, 0.0, 1.0)",
-        "return piece, np.round(np.clip(share, 0.0, 1.0))",
     ),
 }
 

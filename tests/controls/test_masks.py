@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.crypto.masks import apply_masks
 from tests.secagg.driver import Round, open_round
 from tests.secagg.test_uniformity import FAILURE_ODDS, p_value, vector_of
@@ -94,17 +93,3 @@ def test_masks_of_one_sign_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda vector, found: apply_masks(vector, [(key, True) for key, _ in found]),
     )
     assert not sums_are_right()
-
-
-def test_a_key_that_forgets_the_round_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are derived with the round's digest: the same secrets must give other masks in another round."""
-    secret, public = bytes(range(32)), bytes(32)
-
-    def differ() -> bool:
-        digests = [keys.digest(bytes([number])) for number in (1, 2)]
-        return len({keys.derive(secret, each, keys.SELF_MASK, public) for each in digests}) == 2
-
-    assert differ()
-    derive = keys.derive
-    monkeypatch.setattr(keys, "derive", lambda key, digest, *rest: derive(key, bytes(32), *rest))
-    assert not differ()

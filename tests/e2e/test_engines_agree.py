@@ -3,6 +3,9 @@
 import os
 
 import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
 from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine
 from tests.ray_cluster import WARNINGS
@@ -54,3 +57,29 @@ def test_with_none_ray_gives_plain_fedavg_bit_for_bit(ray_cluster):
     private, plain = run(engine, mechanism="none"), run(engine, private=False)
     assert model(private) == model(plain)
     assert model(private) == model(run(InlineEngine(), private=False))
+
+
+def test_a_worker_that_ends_costs_its_clients_this_round_and_no_more(ray_cluster):
+    """One worker, which serves each of four clients by itself; states stay what they were."""
+    client, server = ClientApp(), ServerApp()
+
+    @client.query()
+    def query(message, context):
+        if context.node_config["partition-id"] == message.content["config"]["ends"]:
+            os._exit(1)
+        count = context.state.get("count", MetricRecord({"n": 0}))["n"] + 1
+        context.state["count"] = MetricRecord({"n": count})
+        return Message(RecordDict({"count": context.state["count"]}), reply_to=message)
+
+    @server.main()
+    def main(grid, context):
+        for number, ends in enumerate((-1, 2, -1)):
+            content = RecordDict({"config": ConfigRecord({"ends": ends})})
+            replies = grid.send_and_receive([Message(content, node, "query") for node in grid.get_node_ids()])
+            counts = [0 if reply.has_error() else reply.content["count"]["n"] for reply in replies]
+            context.state[f"round {number}"] = MetricRecord({"counts": counts})
+
+    engine = RayEngine(address=ray_cluster.address, client_cpus=ray_cluster.CPUS)
+    state = engine.run(server, client, Federation(4)).state
+    found = [state[f"round {number}"]["counts"] for number in range(3)]
+    assert found == [[1, 1, 1, 1], [2, 2, 0, 2], [3, 3, 2, 3]]

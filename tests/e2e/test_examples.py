@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+import fl_privquant as pq
 from fl_privquant.flower.simulation import Federation, InlineEngine
+from simulations.examples.template.my_app.task import initial_model
 
 pytest.importorskip("sklearn")
 
@@ -159,4 +161,24 @@ def test_the_compose_file_gives_flower_options_that_it_has():
         assert all(option.split("=")[0] in shown.stdout for option in service["command"])
     ledgers = {service["volumes"][-1].split(":")[0] for service in clients.values()}
     assert ledgers == compose["volumes"].keys() == clients.keys()
-    assert all("privquant-max-epsilon=" in " ".join(service["command"]) for service in clients.values())
+    for service in clients.values():
+        assert "privquant-max-participations=" in service["command"][-1], "without a limit no ledger is kept"
+
+
+def test_the_limits_of_the_compose_file_allow_the_plan_of_the_guide():
+    compose = yaml.safe_load((ROOT / "docs" / "docker" / "compose.yaml").read_text())
+    text = (ROOT / "docs" / "pages" / "deployment.md").read_text()
+    rounds, clients = map(int, re.search(r"s/rounds=5, .*/rounds=(\d+), num_clients=(\d+)/", text).groups())
+    assert clients == len(compose["services"]) - 1
+    template = (ROOT / "simulations" / "examples" / "template" / "my_app" / "privacy.py").read_text()
+    assert "pq.Target(epsilon=8.0, delta=1e-5, rounds=5, num_clients=20)" in template
+    assert "target.plan(dimension, l2_clip=1.0)" in template
+    target = pq.Target(epsilon=8.0, delta=1e-5, rounds=rounds, num_clients=clients)
+    dimension = sum(array.size for array in initial_model().values())
+    needed = target.plan(dimension, l2_clip=1.0).client_limits
+    for name, service in compose["services"].items():
+        limits = dict(re.findall(r"privquant-([\w-]+)=(\S+)", service["command"][-1]))
+        if name != "server":
+            assert float(limits["max-epsilon"]) >= needed["max_epsilon"]
+            assert float(limits["max-delta"]) >= needed["max_delta"]
+            assert int(limits["max-participations"]) >= rounds

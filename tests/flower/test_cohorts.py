@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Context, Message, MetricRecord, RecordDict
 
 import fl_privquant as pq
+from fl_privquant.accounting import SumOfCodes
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
+from fl_privquant.flower import CheckpointStrategy, ClientMetrics, PrivQuantStrategy, QuantileClip
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client.cohort import CohortApp, CohortMod
 from fl_privquant.flower.simulation import Federation, InlineEngine
@@ -41,13 +41,15 @@ def cohort_app(train_with: Train = trained, sizes: list[int] | None = None, **op
     def train(message: Message, context: Context) -> Message:
         arrays = as_arrays(message.content["arrays"])
         number = message.content["config"]["server-round"]
-        new = train_with(arrays, int(context.node_config["partition-id"]), number)
-        return Message(RecordDict({"arrays": as_record(new)}), reply_to=message)
+        partition = remember(context)
+        metrics = MetricRecord({"num-examples": 5, "loss": 0.1 * partition})
+        new = train_with(arrays, partition, number)
+        return Message(RecordDict({"arrays": as_record(new), "metrics": metrics}), reply_to=message)
 
     def train_cohort(message: Message, contexts: Sequence[Context]) -> dict[str, Any]:
         arrays = read_arrays(message.content["arrays"])
         number = message.content["config"]["server-round"]
-        updates = [train_with(arrays, int(each.node_config["partition-id"]), number) for each in contexts]
+        updates = [train_with(arrays, remember(each), number) for each in contexts]
         if sizes is not None:
             sizes.append(len(updates))
         return {name: np.stack([update[name] for update in updates]) for name in arrays}
@@ -56,22 +58,39 @@ def cohort_app(train_with: Train = trained, sizes: list[int] | None = None, **op
     return CohortApp(mod, train, train_cohort)
 
 
+def remember(context: Context) -> int:
+    """The number of a client, of which some keep a record of how often they trained."""
+    partition = int(context.node_config["partition-id"])
+    if partition % 3 == 1:
+        if "trained" not in context.state:
+            context.state["trained"] = MetricRecord({"rounds": 0})
+        context.state["trained"]["rounds"] += 1
+    return partition
+
+
 def run(
-    batch: int, encoding: Encoding, app: CohortApp, aggregation: Any = None, inner: Any = None
+    batch: int, encoding: Any, app: CohortApp, aggregation: Any = None, inner: Any = None, **options: Any
 ) -> tuple[dict[str, Any], list[Any], list[str], dict[int, dict[str, Any]]]:
-    """The model, what each round did, the statements, and the clients' ledgers."""
+    """The model, what each round did, the statements, and the clients' states with their ledgers.
+
+    A policy of encodings, which learns from round to round, is given as a function that makes it.
+    """
+    encoding = encoding() if callable(encoding) else encoding
     strategy = PrivQuantStrategy(
-        inner or fedavg(), encoding, aggregation=aggregation, simulated=True, max_failed_rounds=9
+        inner or fedavg(), encoding, aggregation=aggregation, simulated=True, max_failed_rounds=9, **options
     )
     done = simulate(strategy, app, CLIENTS, ROUNDS, engine=InlineEngine(batch=batch), seed=2)
     rounds = [
         (each.round, each.asked, each.survivors, each.bytes_up, each.statements) for each in done.records
     ]
-    ledgers = {node: dict(state["privquant-ledger"]) for node, state in done.grid.states.items()}
-    return done.model, rounds, strategy.privacy_statement(), ledgers
+    states = {
+        node: {name: dict(state[name]) for name in ("privquant-ledger", "trained") if name in state}
+        for node, state in done.grid.states.items()
+    }
+    return done.model, rounds, strategy.privacy_statement(), states
 
 
-def assert_same(encoding: Encoding, make_app: Callable[[list[int]], CohortApp], **options: Any) -> list[int]:
+def assert_same(encoding: Any, make_app: Callable[[list[int]], CohortApp], **options: Any) -> list[int]:
     """Run alone and together; how many clients were trained at once."""
     alone = run(1, encoding, make_app([]), **options)
     for batch in (3, 256):
@@ -79,8 +98,7 @@ def assert_same(encoding: Encoding, make_app: Callable[[list[int]], CohortApp], 
         together = run(batch, encoding, make_app(sizes), **options)
         assert_same_arrays(together[0], alone[0])
         assert together[1:] == alone[1:]
-        assert sizes
-        assert max(sizes) <= batch
+        assert max(sizes, default=0) <= batch
     return sizes
 
 
@@ -96,6 +114,34 @@ def test_every_mechanism_gives_the_same(name: str, stages: str) -> None:
     assert sizes == [CLIENTS] * ROUNDS
 
 
+@pytest.mark.parametrize("aggregation", [pq.PerClient(), SumOfCodes()], ids=["alone", "sum"])
+def test_private_metrics_and_votes_are_the_same(aggregation: Any) -> None:
+    """The app that trains a single client measures its loss; the mod notes whether training failed."""
+    encoding = Encoding(mechanism_of("optm"), CLIP)
+    failed = ClientMetrics(private={"privquant-failed": (0.0, 1.0)})
+    assert assert_same(
+        lambda: QuantileClip(encoding),
+        lambda sizes: cohort_app(sizes=sizes),
+        aggregation=aggregation,
+        metrics=failed,
+    )
+    losses = ClientMetrics(private={"loss": (0.0, 1.0)})
+    assert not assert_same(
+        encoding, lambda sizes: cohort_app(sizes=sizes), aggregation=aggregation, metrics=losses
+    )
+
+
+def test_metrics_in_clear_and_reports_are_the_same() -> None:
+    encoding = Encoding(mechanism_of("optm"), CLIP)
+    app = {"metrics": ["loss"], "report_clipping": True}
+    assert not assert_same(
+        encoding,
+        lambda sizes: cohort_app(sizes=sizes, **app),
+        aggregation=SumOfCodes(),
+        metrics=ClientMetrics(clipping=True),
+    )
+
+
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -108,7 +154,7 @@ def test_every_mechanism_gives_the_same(name: str, stages: str) -> None:
 )
 def test_masked_codes_are_the_same(mechanism: Any) -> None:
     encoding = Encoding(mechanism, CLIP)
-    assert_same(
+    assert assert_same(
         encoding, lambda sizes: cohort_app(sizes=sizes, secure_aggregation=True), aggregation=pq.SecureSum()
     )
 
@@ -120,7 +166,7 @@ def test_a_client_whose_update_is_not_finite_costs_the_others_nothing(flower_log
             new["weight"][0] = np.nan
         return new
 
-    assert_same(Encoding(mechanism_of("optm"), CLIP), lambda sizes: cohort_app(train, sizes))
+    assert assert_same(Encoding(mechanism_of("optm"), CLIP), lambda sizes: cohort_app(train, sizes))
     assert "are not finite" in flower_log.text
 
 
@@ -139,7 +185,7 @@ def test_a_client_that_fails_to_train_costs_the_others_nothing(flower_log: Any) 
 
 def test_clients_that_refuse_leave_the_cohort() -> None:
     """Every client takes part twice, and only some are asked in a round, so that contents differ."""
-    assert_same(
+    assert assert_same(
         Encoding(mechanism_of("optm"), CLIP),
         lambda sizes: cohort_app(sizes=sizes, max_participations=2),
         inner=fedavg(fraction_train=0.8),
@@ -160,34 +206,6 @@ def test_without_a_seed_noise_is_fresh_for_every_client() -> None:
     assert np.array_equal(models[2], models[3])
     # Odds of equal sums of seven signs in 24 coordinates and three rounds: below 2^-100.
     assert not np.array_equal(models[0], models[1])
-
-
-def test_every_client_draws_from_its_own_stream() -> None:
-    """Clients whose updates are equal: their codes differ, and are those that each draws alone."""
-    received: list[dict[int, Any]] = []
-
-    class Remembering(FedAvg):
-        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-            found = list(replies)
-            received.append(
-                {each.metadata.src_node_id: as_arrays(each.content["arrays"])["weight"] for each in found}
-            )
-            return super().aggregate_train(server_round, found)
-
-    for batch in (1, 3, 256):
-        app = cohort_app(
-            lambda arrays, partition, number: {name: array.copy() for name, array in arrays.items()}
-        )
-        inner = Remembering(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        run(batch, Encoding(mechanism_of("one_bit"), CLIP), app, pq.PerClient(), inner)
-    alone, *others = (received[start : start + ROUNDS] for start in range(0, 3 * ROUNDS, ROUNDS))
-    for together in others:
-        for number in range(ROUNDS):
-            assert together[number].keys() == alone[number].keys()
-            for node, weights in alone[number].items():
-                np.testing.assert_array_equal(together[number][node], weights)
-    # Signs of 24 coordinates: odds below 2^-18 that any two of seven clients draw the same in a round.
-    assert len({weights.tobytes() for weights in alone[0].values()}) == CLIENTS
 
 
 @pytest.mark.parametrize("batch", [1, 3, 256])

@@ -1,9 +1,10 @@
 import gc
+import pickle
 import random
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -12,6 +13,7 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.flower._messages.arrays import DecodedArray, read_array
 from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, engine, make_engine
 from fl_privquant.flower.simulation.inline import InlineGrid
 from tests.flower.apps import CLIP, assert_same_arrays, fedavg, query_app, simulate
@@ -102,6 +104,14 @@ def test_threads_do_not_change_the_model(mechanism):
         return simulate(private, num_clients=5, num_rounds=2, engine=InlineEngine(threads)).model
 
     assert_same_arrays(run(4), run(1))
+
+
+def test_decoded_arrays_travel_as_their_values():
+    values = np.arange(6.0).reshape(2, 3)
+    sent = pickle.loads(pickle.dumps(ArrayRecord({"w": DecodedArray.of(values)})))
+    np.testing.assert_array_equal(read_array(sent["w"]), values)
+    array = DecodedArray(lambda: values, values.dtype, values.shape)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(array)).numpy(), values)
 
 
 def is_frozen(value):

@@ -1,49 +1,28 @@
 """Each fault for real, on the inline engine: a clear message, the good clients' mean, the budget kept."""
 
-import math
-
 import numpy as np
 import pytest
 from flwr.app import Message
 
 import fl_privquant as pq
 from fl_privquant.accounting import SumOfCodes
-from fl_privquant.codec.encoding import Encoding
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._flower_internals import copy_records
-from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Request
-from fl_privquant.flower.client.ledger import ClientLedger
-from fl_privquant.flower.simulation import Federation, InlineEngine
+from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION
 from fl_privquant.flower.simulation.inline import InlineGrid
 from tests.flower.apps import (
     CLIP,
     SEED,
-    as_record,
     assert_same_arrays,
     client_app,
     expected_model,
     fedavg,
-    initial_arrays,
     simulate,
-    trained,
 )
-from tests.mechanisms.forgery import forged
 
 BAD = 1
 GOOD = [0, 2, 3]
 DIMENSION = 25
-
-
-def only_for_the_bad_client(change):
-    def train(arrays, partition, server_round):
-        new = trained(arrays, partition, server_round)
-        return change(new) if partition == BAD else new
-
-    return train
-
-
-def raises(arrays):
-    raise RuntimeError("the disk is full")
 
 
 class Tamper:
@@ -86,38 +65,6 @@ def without(record):
 def run(client, mechanism, flower_log, wrap_grid=lambda grid: grid):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
     return simulate(strategy, client, wrap_grid=wrap_grid).model, flower_log.text
-
-
-TRAINING_FAULTS = {
-    "client raises": (raises, "the disk is full"),
-    "NaN": (
-        lambda new: {**new, "weight": np.full((6, 4), np.nan, np.float32)},
-        "24 of 25 inputs are not finite",
-    ),
-    "wrong shape": (
-        lambda new: {**new, "weight": np.zeros((4, 6), np.float32)},
-        "of shape (4, 6), expected floats",
-    ),
-    "missing array": (lambda new: {"weight": new["weight"]}, "are not those it received"),
-}
-
-
-@pytest.mark.parametrize("fault", TRAINING_FAULTS)
-def test_a_client_that_fails_to_train_sends_zeros_and_tells_its_own_log(flower_log, fault):
-    # Whether training failed depends on data: the server must not learn it. Without noise, to see the zeros.
-    change, reason = TRAINING_FAULTS[fault]
-    fine = pq.design("none", fixed_point_bits=20)
-    client = client_app([PrivQuantMod(math.inf, seed=SEED)], only_for_the_bad_client(change))
-    arrays, text = run(client, fine, flower_log)
-    still = client_app(
-        [PrivQuantMod(math.inf, seed=SEED)],
-        only_for_the_bad_client(lambda new: initial_arrays() | {"steps": new["steps"]}),
-    )
-    for name, each in run(still, fine, flower_log)[0].items():
-        np.testing.assert_allclose(arrays[name], each, rtol=0, atol=2e-6)
-    assert "no usable update, zeros are released" in text
-    assert reason in text
-    assert "4 usable updates, 0 failed" in text
 
 
 def test_a_client_that_is_lost_is_named_and_left_out(mechanism, flower_log):
@@ -241,60 +188,3 @@ def test_a_reply_of_the_round_before_does_not_shut_out_the_right_one(mechanism, 
     first = expected_model(mechanism, range(4))
     assert_same_arrays(done.model, expected_model(mechanism, range(4), server_round=2, arrays=first))
     assert "4 nodes (1, 2, 3, 4): dropped: reply to round 1, not 2" in flower_log.text
-
-
-class Malicious(PrivQuantStrategy):
-    """A server that sends other bytes than those of the mechanism it certified."""
-
-    blob = b""
-
-    def configure_train(self, server_round, arrays, config, grid):
-        messages = list(super().configure_train(server_round, arrays, config, grid))
-        for message in messages:
-            message.content["config"]["privquant-mechanism"] = self.blob
-        return messages
-
-
-def test_a_forged_mechanism_is_refused_by_every_client(flower_log):
-    mechanism = pq.design("optm", epsilon=8.0, bits=2)
-    strategy = Malicious(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1)
-    # It claims 0.5, its table has 8: a client that believed the header would be robbed.
-    strategy.blob = forged(mechanism, epsilon=(0.5).hex())
-    done = simulate(strategy, client_app(mods=[PrivQuantMod(max_epsilon=1.0)]))
-    assert flower_log.text.count("CertificationError: certified") >= 4
-    assert "has no usable reply (4 failed, 0 silent)" in flower_log.text
-    assert [len(ledger) for ledger in done.ledgers.values()] == [0] * 4
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_a_server_that_asks_for_the_same_round_1000_times_gets_what_the_budget_allows(mechanism, threads):
-    allowed = 7
-    budget = (allowed + 0.5) * DIMENSION * mechanism.epsilon
-    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, budget=budget)])
-    answers, contexts = [], {}
-
-    from flwr.app import ConfigRecord, RecordDict
-    from flwr.serverapp import ServerApp
-
-    server = ServerApp()
-
-    @server.main()
-    def main(grid, context):
-        config = ConfigRecord({"server-round": 1})
-        Request(1, Encoding(mechanism, CLIP)).write(config)
-        content = RecordDict({"arrays": as_record(initial_arrays()), "config": config})
-        node = next(iter(grid.get_node_ids()))
-        answers.extend(grid.send_and_receive([Message(content, node, "train") for _ in range(1000)]))
-        contexts.update(grid.contexts)
-
-    InlineEngine(threads).run(server, client, Federation(1))
-    refusals = [each.error.reason for each in answers if each.has_error()]
-    assert len(answers) == 1000
-    assert len(refusals) == 1000 - allowed
-    assert set(refusals) == {
-        "BudgetExhaustedError: this client's budget, or its number of rounds, allows no further release; the "
-        "client's log says why"
-    }
-    ledger = ClientLedger(contexts[1])
-    assert len(ledger) == allowed
-    assert ledger.statement(0.0).epsilon <= budget

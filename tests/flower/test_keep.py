@@ -13,11 +13,9 @@ import fl_privquant as pq
 from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding, norm_clip_factor
-from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivQuantStrategy, RoundRecord, ScheduledKeep
 from fl_privquant.flower._messages.protocol import KEY_KEEP, Request
-from fl_privquant.optimize.sums.coordinate_clip import compute_clipped_moments, compute_kept_moments
 from tests.flower.apps import digest_of, fedavg, mod_for, moving_client, simulate
 
 CLIENTS, DIMENSION, ROUNDS = 6, 400, 2
@@ -129,28 +127,6 @@ def test_a_plan_counts_what_is_kept_and_says_so() -> None:
     assert part.mean_squared_error > whole.mean_squared_error
     # The central Gaussian that it is compared with is that of the whole update.
     assert part.central_error == pytest.approx(whole.central_error, rel=1e-6)
-
-
-def test_the_predicted_error_is_what_a_run_has() -> None:
-    """20 equal clients at the norm bound, 60 rounds: the mean of the errors at unit gain, to 10 %."""
-    target = pq.Target(6.0, rounds=3, num_clients=20)
-    whole = pq.SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0)
-    plan = target.plan(DIMENSION, keep=100, aggregation=whole)
-    update = np.random.default_rng(1).normal(size=DIMENSION)
-    update /= np.linalg.norm(update)
-    arrays = {"model": update}
-    share = norm_clip_factor(100)
-    gain = compute_clipped_moments(plan.encoding.clip * math.sqrt(DIMENSION) / share)[1]
-    gain *= compute_kept_moments(100, DIMENSION, share)[1]
-    errors = []
-    for seed in range(60):
-        codec = UpdateCodec(Layout.of(arrays), plan.encoding, seed)
-        total = np.zeros(codec.dimension, dtype=np.int64)
-        for client in range(20):
-            codec.add_codes(codec.encode(arrays, pq.RandomStream.seeded(seed, client=client)), total)
-        errors.append(float(np.sum((codec.decode_sum(total, 20)["model"] / gain - update) ** 2)))
-    assert np.mean(errors) == pytest.approx(DIMENSION * plan.mean_squared_error, rel=0.1)
-    assert plan.noise_to_signal == pytest.approx(DIMENSION * plan.mean_squared_error)
 
 
 def test_as_few_coordinates_as_an_error_allows() -> None:

@@ -1,7 +1,6 @@
 import math
 import pickle
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from fl_privquant.flower._messages.arrays import ReceivedArray
 from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Reply, Request
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from tests.flower.apps import as_arrays, as_record, initial_arrays
-from tests.flower.asking import DIMENSION, ask, client, in_two_processes, never, refused, train
+from tests.flower.asking import DIMENSION, ask, client, never, refused, train
 from tests.mechanisms.forgery import forged
 
 
@@ -316,16 +315,6 @@ def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
     assert "nothing more may be" in refused(mod, ask(mechanism), client(), never)
     fresh = PrivQuantMod(2.0, budget=1e9, ledger_file=path)
     assert "nothing more may be" in refused(fresh, ask(mechanism), client(), never)
-
-
-def spend(path, blob, count):
-    mod = PrivQuantMod(2.0, budget=10 * DIMENSION * 2.0, ledger_file=Path(path))
-    return sum(mod(ask(blob), client(), train).has_content() for _ in range(count))
-
-
-def test_processes_that_share_a_ledger_file_share_its_budget(mechanism, tmp_path):
-    spent = in_two_processes(spend, str(tmp_path / "ledger"), mechanism.to_bytes(), 8)
-    assert sum(spent) == 10
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """What a node that encodes updates itself lets out, whatever app and server it meets."""
 
-import importlib
 import sys
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.supernode.nodestate import NodeState
 from typer.testing import CliRunner
 
 import fl_privquant as pq
@@ -134,15 +132,6 @@ def test_the_command_asks_the_owner_for_limits(monkeypatch):
     result = CliRunner().invoke(cli, ["supernode", "--insecure", "--node-config", "partition-id=0"])
     assert isinstance(result.exception, InvalidSpecError)
     assert "--node-config 'privquant-max-epsilon=1.0'" in str(result.exception)
-
-
-def test_flower_still_has_the_internals_that_the_node_builds_on():
-    program = importlib.import_module("flwr.supernode.cli.flower_supernode")
-    loop = importlib.import_module("flwr.supernode.start_client_internal")
-    assert callable(program._parse_supernode_lifespan_config)
-    assert program.start_client_internal is loop.start_client_internal
-    assert all(map(callable, [loop._init_connection, loop._pull_and_store_message]))
-    assert callable(NodeState.get_messages_legacy)
 
 
 def test_help_names_the_settings_of_the_node(monkeypatch):

@@ -101,8 +101,3 @@ def test_views_of_lean_records_are_freed_without_the_garbage_collector():
         assert flowers() is not None
     finally:
         gc.enable()
-
-
-def sent_message(content):
-    with use_server_identity(3):
-        return Message(content, dst_node_id=7, message_type="train")

@@ -104,28 +104,6 @@ def test_none_goes_through_in_fixed_point() -> None:
     assert np.array_equal(secure, run(secure=False, encoder=lossless.for_sums()).vector)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_clients_lost_at_any_stage(stage: str) -> None:
-    leaves = Leaves(stage, {2})
-    secure = run(secure=True, leaves=leaves).vector
-    # Whoever leaves before its input is in is not in the sum; who leaves at the end is.
-    lost_from_sum = Leaves(None if stage == "unmask" else "train", {2})
-    assert np.array_equal(secure, run(secure=False, leaves=lost_from_sum).vector)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_too_many_lost_ends_the_round_and_not_the_run(stage: str) -> None:
-    leaves = Leaves(stage, set(range(7)), only_round=2)
-    secure = run(secure=True, leaves=leaves, max_failed_rounds=1)
-    skipped = run(secure=False, leaves=Leaves("train", set(range(8)), only_round=2), max_failed_rounds=1)
-    assert np.array_equal(secure.vector, skipped.vector)
-
-
-def test_without_enough_clients_the_run_stops_with_the_reason() -> None:
-    with pytest.raises(NoUsableReplyError):
-        run(secure=True, leaves=Leaves("share", set(range(8))))
-
-
 def test_the_error_says_that_clients_refuse_and_their_logs_why(flower_log: Any) -> None:
     """A policy that the round does not meet is the client's own matter."""
     expected = (
@@ -263,11 +241,6 @@ def test_metrics_that_clients_let_pass_are_averaged_over_those_in_the_sum() -> N
 def test_fractions_that_are_none_are_refused(name: str, value: float) -> None:
     with pytest.raises(InvalidSpecError, match=name):
         SecureSum(**{name: value})
-
-
-def test_clients_that_refuse_are_not_called_silent() -> None:
-    with pytest.raises(NoUsableReplyError, match=r"\(8 failed, 0 silent\)"):
-        run(True, Leaves("train", set(range(CLIENTS))))
 
 
 def test_an_update_goes_one_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,11 +43,6 @@ def test_the_summary_of_a_plan_says_what_the_whole_run_may_cost(flower_log):
     assert "all rounds together cost at most ε = 8, δ = 1e-05 (client" in flower_log.text
 
 
-def test_the_model_is_the_mean_of_the_decoded_updates(mechanism):
-    done = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
-    assert_same_arrays(done.model, expected_model(mechanism, range(4)))
-
-
 def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
     @dataclass(frozen=True)
     class AllButTheFirst(pq.PerClient):
@@ -59,15 +54,6 @@ def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=AllButTheFirst())
     done = simulate(strategy)
     assert_same_arrays(done.model, expected_model(mechanism, range(1, 4)))
-
-
-@pytest.mark.parametrize("options", [{"l2_clip": 0.1}, {"rotate": True}, {"l2_clip": 0.1, "rotate": True}])
-def test_stages_run_on_both_sides(mechanism, options):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, **options))
-    done = simulate(strategy)
-    seed = strategy.request(1).rotation_seed
-    expected = expected_model(mechanism, range(4), rotation_seed=seed, **options)
-    assert_same_arrays(done.model, expected)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -120,17 +106,6 @@ def test_weights_are_uniform_whatever_clients_say(mechanism):
     assert_same_arrays(heavy.model, expected_model(mechanism, range(4)))
 
 
-def test_only_listed_metrics_pass(mechanism):
-    client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, metrics=["loss"])])
-    done = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client)
-    assert done.metrics == {"loss": pytest.approx(2.0)}
-
-
-def test_no_metric_passes_by_default(mechanism):
-    done = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)))
-    assert done.metrics == {}
-
-
 @pytest.mark.parametrize(("asked", "allowed"), [(False, False), (True, False), (False, True), (True, True)])
 def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked, allowed):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
@@ -180,25 +155,6 @@ def test_the_encoding_can_be_a_function_of_the_round(mechanism):
         (1, strategy.request(1).fingerprint),
         (2, strategy.request(2).fingerprint),
     ]
-
-
-def test_the_encoding_can_be_chosen_between_rounds(mechanism):
-    other = pq.design("one_bit", epsilon=2.0)
-    encodings = [Encoding(mechanism, CLIP)]
-    strategy = PrivQuantStrategy(fedavg(), lambda number: encodings[-1])
-    # It cannot be set from outside, past the policy that a checkpoint keeps.
-    with pytest.raises(AttributeError):
-        strategy.encoding = Encoding(other, CLIP / 2)
-
-    def change(server_round, arrays):
-        if server_round == 1:
-            encodings.append(Encoding(other, CLIP / 2))
-
-    done = simulate(strategy, num_rounds=2, evaluate_fn=change)
-    first = expected_model(mechanism, range(4))
-    assert_same_arrays(
-        done.model, expected_model(other, range(4), server_round=2, arrays=first, clip=CLIP / 2)
-    )
 
 
 def test_the_summary_says_what_is_promised(mechanism, flower_log):

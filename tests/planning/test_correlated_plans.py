@@ -65,6 +65,28 @@ def test_auto_takes_fresh_noise_where_clients_may_take_part_in_every_round() -> 
     assert plain.prefix_error == plain.ratio_to_central
 
 
+@pytest.mark.parametrize(("rounds", "apart"), [(1, 2), (2, 2), (3, 2)])
+def test_auto_takes_fresh_noise_where_runs_are_too_short_to_gain(rounds: int, apart: int) -> None:
+    target = Target(1.0, rounds=rounds, num_clients=100, rounds_apart=apart)
+    plan = target.plan(7850, correlation="auto")
+    fresh = target.plan(7850)
+    assert plan.correlation == 0.0
+    assert plan.encoding == fresh.encoding
+    assert f"gains nothing in {rounds} round" in str(plan)
+    # The control: the best correlation that is not 0 has more error.
+    assert target.plan(7850, correlation=0.40625).prefix_error > fresh.prefix_error
+
+
+@pytest.mark.parametrize("workload", [None, Workload(learning_rates=tuple(1e-3**t for t in range(10)))])
+def test_auto_is_never_worse_than_fresh_noise_for_the_models_that_are_made(workload: Workload | None) -> None:
+    """If nearly all of a model is its first update, nothing is there that could be taken off."""
+    target = Target(1.0, rounds=10, num_clients=100, rounds_apart=5)
+    auto = target.plan(7850, correlation="auto", workload=workload)
+    assert (auto.correlation == 0.0) == (workload is not None)
+    if workload is None:
+        assert auto.prefix_error < target.plan(7850).prefix_error
+
+
 def test_auto_finds_the_correlation_for_the_servers_momentum_and_learning_rates() -> None:
     plain = TARGET.plan(7850, correlation="auto", aggregation=HONEST)
     # A fast decay makes late models depend on single early updates, whose noise nothing takes off.
@@ -87,6 +109,7 @@ def test_auto_finds_the_correlation_for_the_servers_momentum_and_learning_rates(
         # Not a plan with fresh noise in its place.
         ({"correlation": "auto", "wrap_bits": 6}, "wrap_bits: 6 do not hold"),
         ({"correlation": 0.75, "keep": 0.5}, "coordinate by coordinate"),
+        ({"workload": Workload(momentum=0.9)}, "workload: matters to correlated noise alone"),
         ({"correlation": 0.75, "mechanism": "optm_aggregate"}, "mechanism"),
         ({"correlation": 0.75, "aggregation": PerClient()}, "secure sums"),
         ({"correlation": 0.75, "aggregation": SecureSum(server_may_lie=True)}, "server that may lie"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CUSTOM", "SCIKIT_LEARN", "TORCH", "write_app"]
+__all__ = ["CUSTOM", "TORCH", "write_app"]
 
 _PROJECT = """
 [project]
@@ -110,79 +110,6 @@ def main(grid: Grid, context: Context) -> None:
         train_config=ConfigRecord({"lr": context.run_config["learning-rate"]}),
         num_rounds=context.run_config["num-server-rounds"],
     )
-    if context.run_config["saved"]:
-        np.savez(context.run_config["saved"], **{n: a.numpy() for n, a in result.arrays.items()})
-""",
-}
-
-# That of scikit-learn: lists of arrays, and a model that is set by hand.
-SCIKIT_LEARN = {
-    "task": """
-import numpy as np
-from sklearn.linear_model import SGDClassifier
-
-
-def make_model(rate):
-    model = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=rate, random_state=0)
-    model.classes_ = np.array([0, 1, 2])
-    set_params(model, [np.zeros((3, 5)), np.zeros(3)])
-    return model
-
-
-def set_params(model, params):
-    model.coef_, model.intercept_ = np.array(params[0]), np.array(params[1])
-
-
-def load_data(partition):
-    rng = np.random.default_rng(partition)
-    x = rng.normal(size=(30 + 5 * partition, 5))
-    return x, np.argmax(x[:, :3], axis=1)
-""",
-    "client_app": """
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-
-from quickstart.task import load_data, make_model, set_params
-
-app = ClientApp()
-
-
-def received(msg, context):
-    model = make_model(context.run_config["learning-rate"])
-    set_params(model, msg.content["arrays"].to_numpy_ndarrays())
-    return model, *load_data(context.node_config["partition-id"])
-
-
-@app.train()
-def train(msg: Message, context: Context):
-    model, x, y = received(msg, context)
-    model.partial_fit(x, y, classes=[0, 1, 2])
-    arrays = ArrayRecord([model.coef_, model.intercept_])
-    return Message(
-        RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": len(x)})}), reply_to=msg
-    )
-
-
-@app.evaluate()
-def evaluate(msg: Message, context: Context):
-    model, x, y = received(msg, context)
-    metrics = MetricRecord({"test_accuracy": model.score(x, y), "num-examples": len(x)})
-    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
-""",
-    "server_app": """
-import numpy as np
-from flwr.app import ArrayRecord, Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
-
-app = ServerApp()
-
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    initial = ArrayRecord([np.zeros((3, 5)), np.zeros(3)])
-    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0)
-    result = strategy.start(grid, initial, num_rounds=context.run_config["num-server-rounds"])
     if context.run_config["saved"]:
         np.savez(context.run_config["saved"], **{n: a.numpy() for n, a in result.arrays.items()})
 """,

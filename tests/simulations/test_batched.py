@@ -1,4 +1,7 @@
-"""Tasks that train many clients at once make the models that they make one by one."""
+"""Tasks that train many clients at once make the models that they make one by one.
+
+All mechanisms are compared in :mod:`tests.flower.test_cohorts`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import pandas as pd
 import pytest
 
 from simulations.run import execute
-from simulations.runner.config import RunConfig
+from simulations.runner.config import RunConfig, compose_run
 from simulations.runner.results import RunDirectory
+from simulations.tasks.data import Examples
 from simulations.tasks.task import get_task
 from tests.simulations.test_threads import outcome
 from tests.task_values import torch_task
@@ -20,6 +24,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "softmax": torch_task(model="softmax"),
     "mlp": torch_task(model="mlp", hidden=33, layers=2),
     "cnn": torch_task(model="cnn"),
+    "gru": torch_task(data=f"{__name__}.texts", model="gru"),
+    "cancer": torch_task(data="cancer"),
     "mean": {"_target_": "simulations.tasks.task.MeanEstimation", "name": "mean"},
 }
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -32,6 +38,12 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     },
     "none": {"mechanism": {"name": "none"}},
 }
+
+
+def texts() -> Examples:
+    """Random characters, and which one comes next."""
+    x, y = np.random.default_rng(0).integers(0, 20, (120, 8)), np.arange(120) % 20
+    return Examples(x, y, x, y)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -49,6 +61,33 @@ def test_runs_are_the_same(task: str, mechanism: str, tmp_path: Path) -> None:
                 **MECHANISMS[mechanism],
             }
         )
+        execute(config)
+        found.append(outcome(RunDirectory.of(config).path))
+    for digest, rows in found[1:]:
+        assert digest == found[0][0]
+        pd.testing.assert_frame_equal(rows, found[0][1])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "mechanism=pbm secagg=simulated",
+        "mechanism=optm encoding=quantile federation.fraction=0.6",
+        "mechanism=optm sampling=poisson federation.fraction=0.6 federation.server_learning_rate=0.5",
+        "mechanism=optm sampling=cohorts sampling.rounds_apart=2 encoding=kept encoding.keep=0.5",
+        "mechanism=rounded_gaussian secagg=on sampling=cohorts sampling.rounds_apart=2 "
+        "privacy.epsilon=8 privacy.correlation=0.5 federation.num_clients=24",
+        "mechanism=rounded_gaussian secagg=simulated secagg.dropout_fraction=0 privacy.unit=record "
+        "privacy.records=1437 privacy.sampling_rate=0.2 privacy.epsilon=8",
+        "mechanism=central_gaussian privacy.epsilon=8",
+        "mechanism=optm engine.threads=3",
+    ],
+)
+def test_kinds_of_runs_are_the_same(overrides: str, tmp_path: Path) -> None:
+    found = []
+    for batch in (1, 5, 256):
+        run = ["federation.num_clients=12", "federation.rounds=3", *overrides.split()]
+        config = compose_run("task=digits", *run, f"engine.batch={batch}", f"output={tmp_path / str(batch)}")
         execute(config)
         found.append(outcome(RunDirectory.of(config).path))
     for digest, rows in found[1:]:

@@ -20,9 +20,9 @@ from simulations.runner.apps.user_app import call_in_own_process, user_app
 from simulations.runner.config import RunConfig
 from simulations.runner.results import RunDirectory
 from tests.finished_runs import provenance_of, rows_of
-from tests.simulations.flower_apps import CUSTOM, SCIKIT_LEARN, TORCH, write_app
+from tests.simulations.flower_apps import CUSTOM, TORCH, write_app
 
-SHAPES = {"torch": TORCH, "scikit-learn": SCIKIT_LEARN, "custom": CUSTOM}
+SHAPES = {"torch": TORCH, "custom": CUSTOM}
 CLIENTS = 4
 NONE = {"mechanism": {"name": "none"}}
 LOCAL = {"mechanism": {"name": "optm", "epsilon": 4.0, "bits": 2}, "encoding": {"clip": 0.1}}
@@ -83,21 +83,20 @@ def test_an_app_runs_unchanged(name: str, tmp_path: Path) -> None:
     assert any(not np.array_equal(single[key], expected[key]) for key in expected)
     if name != "custom":
         assert 0.0 <= local["accuracy"] <= 1.0
-        own = "eval_acc" if name == "torch" else "test_accuracy"
-        assert summary["accuracy"] == summary[f"evaluate_{own}"]
+        assert summary["accuracy"] == summary["evaluate_eval_acc"]
 
 
 def test_private_rounds_weigh_clients_alike(tmp_path: Path) -> None:
-    folder = write_app(tmp_path / "own", SCIKIT_LEARN)
-    alike = SCIKIT_LEARN["client_app"].replace('"num-examples": len(x)', '"num-examples": 1')
-    equal = write_app(tmp_path / "equal", SCIKIT_LEARN | {"client_app": alike})
+    folder = write_app(tmp_path / "own", TORCH)
+    alike = TORCH["client_app"].replace('"num-examples": len(x)', '"num-examples": 1')
+    equal = write_app(tmp_path / "equal", TORCH | {"client_app": alike})
     # An L2 clip is all that makes these rounds private ones: nothing is lost in them.
     model, _ = saved(folder, **NONE, encoding={"l2_clip": 1e6})
     expected, _ = saved(equal, **NONE)
     weighted, _ = saved(folder, **NONE)
-    for name, array in expected.items():
-        np.testing.assert_allclose(model[name], array, rtol=1e-9)
-        assert not np.allclose(weighted[name], array, rtol=1e-3)
+    for name in ("0.weight", "3.weight"):
+        np.testing.assert_allclose(model[name], expected[name], rtol=1e-4, atol=1e-6)
+        assert not np.allclose(weighted[name], expected[name], rtol=1e-3)
 
 
 def test_what_it_evaluates_is_in_the_rows(tmp_path: Path) -> None:

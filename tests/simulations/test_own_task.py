@@ -200,18 +200,6 @@ def test_a_file_of_ones_own(outside: str, tmp_path: Path, run_here: RunHere) -> 
     assert "did you mean 'halving'" in run_here(*arguments, "task=halvin")[2]
 
 
-def test_a_head_is_trained_alone(outside: str, tmp_path: Path) -> None:
-    task = torch_task(model=f"{outside}.frozen")
-    planned = {"mechanism": {"name": "one_bit"}, "privacy": {"epsilon": 200.0}}
-    config = run_of(tmp_path, task, encoding={"include": ["2.*"]}, **planned)
-    execute(config)
-    provenance = provenance_of(config)
-    # 8 times 10 weights and 10 biases of 610 parameters.
-    assert provenance["dimension"] == 90
-    with pytest.raises(InvalidSpecError, match=r"include: '3\.\*' matches no array of the model's"):
-        execute(run_of(tmp_path, task, encoding={"include": ["3.*"]}))
-
-
 def test_patterns_choose_the_arrays_of_a_task_and_their_scales(outside: str, tmp_path: Path) -> None:
     task = {
         "_target_": "simulations.tasks.task.TorchTask",

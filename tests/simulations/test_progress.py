@@ -51,7 +51,7 @@ def test_bars_and_what_is_spent_fit_80_columns() -> None:
 def test_where_no_bar_can_be_drawn_there_are_lines(console: Console) -> None:
     lines = shown(console, "2/3").splitlines()
     assert [re.search(r"round (\d/\d),", line)[1] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
-    assert all(line.startswith("2/3 one_bit-") and "ε = 926.2" in line for line in lines)
+    assert all(line.startswith("2/3 one_bit, seed 0: ") and "ε = 926.2" in line for line in lines)
 
 
 @pytest.mark.parametrize("position", ["", "2/3", "quiet"])

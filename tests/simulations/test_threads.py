@@ -55,21 +55,6 @@ def test_the_number_of_threads_changes_nothing(model: str, tmp_path: Path) -> No
         pd.testing.assert_frame_equal(rows, found[0][1])
 
 
-@pytest.mark.parametrize(("model", "mechanism"), [("softmax", "none"), ("mlp", "optm"), ("cnn", "optm")])
-def test_the_number_of_processes_changes_nothing(model: str, mechanism: str, tmp_path: Path) -> None:
-    """Seven clients, fewer and more workers than clients: models and all rows, with errors of the mean."""
-    spec = {"name": "none"} if mechanism == "none" else {"name": "optm", "epsilon": 4.0, "bits": 3}
-    found = []
-    for processes in (1, 2, 3, 9):
-        engine = {"name": "inline", "processes": processes}
-        config = config_of(tmp_path / str(processes), model, mechanism=spec, engine=engine)
-        execute(config)
-        found.append(outcome(RunDirectory.of(config).path))
-    for digest, rows in found[1:]:
-        assert digest == found[0][0]
-        pd.testing.assert_frame_equal(rows, found[0][1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [pytest.param(model, marks=WARNINGS) for model in ("mlp", "cnn")])
 def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.flower import CheckpointStrategy
-from simulations.report import build_report
 from simulations.report.study import Study, describe_repeated
 from simulations.report.tables import results_table
 from simulations.report.verdict import describe
@@ -19,7 +17,6 @@ from simulations.runner.config import RunConfig
 from simulations.runner.progress import RoundsDisplay
 from simulations.runner.results import RunDirectory
 from tests.simulations.conftest import RunHere
-from tests.simulations.synthetic import write_study
 from tests.task_values import mean_of
 
 SWEEP = (
@@ -60,17 +57,6 @@ def test_a_sweep_begins_with_its_question_and_what_epsilon_is(
     # The question stands above the results too, and nothing that libraries log is printed.
     assert out.splitlines()[0].strip() == "A. Who errs least?"
     assert "subset" not in out + err
-
-
-def test_libraries_of_fonts_log_no_more_than_warnings(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Hydra prints what is logged in a job's process: lines about glyphs were among the results."""
-    write_study(tmp_path, ("optm",), seeds=(0,), rounds=2)
-    with caplog.at_level(logging.INFO):
-        build_report(tmp_path)
-        assert logging.getLogger("fontTools.subset").getEffectiveLevel() >= logging.WARNING
-    assert not [record for record in caplog.records if record.name.startswith("fontTools")]
 
 
 def test_bits_that_a_plan_ignores_are_no_further_seeds(

@@ -20,10 +20,10 @@ bounds, and the smaller one is stated.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -96,6 +96,8 @@ class FederationLedger:
     _unknown_client_history: _History = ()
     _unknown_client_rounds: int = 0
     _histories: dict[int, _History] = field(default_factory=dict)
+    # How many nodes have each history, so that a round need not look at clients that it does not ask.
+    _num_nodes: Counter[_History] = field(default_factory=Counter)
     # Names that were known before anything was charged to unknown ones.
     _known_nodes: set[int] = field(default_factory=set)
     _last_rounds: dict[int, int] = field(default_factory=dict)
@@ -155,7 +157,7 @@ class FederationLedger:
     def count(self, node: int, release: Release) -> int:
         """How many releases like this one, in whatever view, are counted for a node."""
         kind = release.kind
-        history = self._histories.get(node, self._initial_history(node))
+        history = self._closed_history(node)
         count = sum(number for at, number in history if self._kinds[at].release.kind == kind)
         if self._open is not None and self._open.release.kind == kind and node in self._open_nodes:
             count += 1
@@ -186,8 +188,9 @@ class FederationLedger:
         budget = replace(budget, delta=0.99 * budget.delta) if chosen else budget
         in_sum = not release.view.is_local
         planned = release.with_view(_sum_view(release.view.honest_count) if in_sum else LOCAL)
-        by_node = self._current_histories()
-        histories = {by_node.get(node, self._initial_history(node)) for node in nodes}
+        asked = set(nodes)
+        histories = {*map(self._closed_history, asked - self._open_nodes)}
+        histories |= {*map(self._with_open_round, map(self._closed_history, asked & self._open_nodes))}
         for counts in self._worst_counts(histories, attrgetter("release" if in_sum else "local")):
             try:
                 Accountant(counts).check(number, planned, [budget], chosen=chosen)
@@ -246,7 +249,7 @@ class FederationLedger:
         key = (delta, in_sum, relation, refine)
         if key not in self._statement_cache:
             seen_by = attrgetter("release" if in_sum else "local")
-            worst = self._worst_counts(set(self._current_histories().values()), seen_by)
+            worst = self._worst_counts(self._current_histories(), seen_by)
             costs = [record_statement(counts, delta, relation, refine) for counts in worst]
             self._statement_cache[key] = max(costs, key=lambda statement: statement.epsilon)
         return self._statement_cache[key]
@@ -280,7 +283,7 @@ class FederationLedger:
         self, seen_by: Callable[[_RequestKind], Release], delta: float, refine: bool, relation: Relation
     ) -> PrivacyStatement:
         # Clients without a known name were asked under another name, whose history is among these.
-        worst = self._worst_counts(set(self._current_histories().values()), seen_by)
+        worst = self._worst_counts(self._current_histories(), seen_by)
         costs = [_smallest_statement(counts, delta, refine, relation) for counts in worst]
         return max(costs, key=lambda statement: statement.epsilon)
 
@@ -319,7 +322,12 @@ class FederationLedger:
         """The ledger as plain values, for a checkpoint."""
         if self._open is not None:
             closed = replace(
-                self, _kinds=[*self._kinds], _shown=Counter(self._shown), _last_rounds=dict(self._last_rounds)
+                self,
+                _kinds=[*self._kinds],
+                _shown=Counter(self._shown),
+                _last_rounds=dict(self._last_rounds),
+                _histories=dict(self._histories),
+                _num_nodes=Counter(self._num_nodes),
             )
             closed._close()
             return closed.to_dict()
@@ -362,14 +370,15 @@ class FederationLedger:
         for history, number, names in content["nodes"]:
             for node in map(int, names):
                 ledger._histories[node], ledger._last_rounds[node] = _make_history(history), int(number)
+        ledger._num_nodes = Counter(ledger._histories.values())
         ledger._charge_unknown_clients()
         return ledger
 
     def _charge_unknown_clients(self) -> None:
         """Charge clients whose names are not known with the most that any client was asked for."""
-        totals = [sum(count for _, count in history) for history in self._histories.values()]
+        totals = [sum(count for _, count in history) for history in self._num_nodes]
         self._unknown_client_rounds = max([self._unknown_client_rounds, *totals])
-        histories = {*self._histories.values(), self._unknown_client_history}
+        histories = {*self._num_nodes, self._unknown_client_history}
         self._unknown_client_history = self._upper_bound_history(histories)
         if self._requests:
             self._last_rounds[_UNKNOWN_CLIENT] = self._requests[-1][0]
@@ -381,24 +390,33 @@ class FederationLedger:
     def _close(self) -> None:
         """Move the open round to the histories of the clients that were asked."""
         if self._open is not None:
-            self._histories = self._current_histories()
+            longer = functools.cache(self._with_open_round)
+            for node in self._open_nodes:
+                before, after = self._histories.get(node), longer(self._closed_history(node))
+                if before is not None:
+                    self._num_nodes[before] -= 1
+                self._histories[node] = after
+                self._num_nodes[after] += 1
+            self._num_nodes = +self._num_nodes
             self._shown[self._kind_index(self._open)] += 1
             self._last_rounds.update(dict.fromkeys(self._open_nodes, self._requests[-1][0]))
             self._last_closed, self._open, self._open_nodes = self._open, None, frozenset()
 
-    def _current_histories(self) -> dict[int, _History]:
+    def _current_histories(self) -> set[_History]:
         """The histories of all nodes, the open round included."""
+        begun = Counter(self._histories[node] for node in self._open_nodes if node in self._histories)
+        before = {*map(self._closed_history, self._open_nodes)}
+        return {*(self._num_nodes - begun), *map(self._with_open_round, before)}
+
+    def _closed_history(self, node: int) -> _History:
+        """The history of a node, without the open round."""
+        return self._histories.get(node, self._initial_history(node))
+
+    def _with_open_round(self, history: _History) -> _History:
+        """The history of a node that the open round asks."""
         if self._open is None:
-            return self._histories
-        at = self._kind_index(self._open)
-        longer: dict[_History, _History] = {}
-        histories = dict(self._histories)
-        for node in self._open_nodes:
-            history = histories.get(node, self._initial_history(node))
-            if history not in longer:
-                longer[history] = _make_history((Counter(dict(history)) + Counter([at])).items())
-            histories[node] = longer[history]
-        return histories
+            return history
+        return _make_history((Counter(dict(history)) + Counter([self._kind_index(self._open)])).items())
 
     def _kind_index(self, kind: _RequestKind) -> int:
         """The place of a kind of request in the list of kinds; a new kind is added to the list."""
@@ -493,7 +511,7 @@ def _load_models_view(num_honest: int | None, sampled: float | None) -> View | N
 
 
 # Kept, as most rounds release the same, and the end of a run states the last one several times.
-@lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=32)
 def _round_statement(release: Release, delta: float, refine: bool) -> PrivacyStatement:
     return Accountant([release]).statement(delta, Unit.ROUND, refine)
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fl_privquant.codec.update import EncodedUpdate
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower._flower_internals import (
+    copy_records,
     copy_state,
     log,
     make_delivered_copy,
@@ -31,6 +32,7 @@ from fl_privquant.flower._flower_internals import (
 )
 from fl_privquant.flower._messages.arrays import DecodedArray
 from fl_privquant.flower._messages.cohort_replies import CohortReply, Sent, address
+from fl_privquant.flower._messages.protocol import METRIC_FAILED
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from fl_privquant.flower.client.mod import AcceptedTask, PrivQuantMod
 from fl_privquant.flower.client.refusals import make_refusal
@@ -45,7 +47,7 @@ TrainCohort = Callable[[Message, Sequence[Context]], Stacked | None]
 
 
 class CohortMod(PrivQuantMod):
-    """A PrivQuantMod that can also answer many clients at once. It lets no metrics pass."""
+    """A PrivQuantMod that can also answer many clients at once, where they reply with arrays alone."""
 
     def answer_cohort(
         self, sent: Sequence[Sent], contexts: Sequence[Context], train: TrainOne, train_cohort: TrainCohort
@@ -79,12 +81,16 @@ class CohortMod(PrivQuantMod):
         if not tasks:
             return list(replies.values())
         first = next(iter(tasks.values()))
-        ledgers = {place: values_of(contexts[place].state)[RECORD_LEDGER] for place in tasks}
+        states = {place: contexts[place].state for place in tasks}
+        ledgers = {place: values_of(state)[RECORD_LEDGER] for place, state in states.items()}
+        kept = {place: copy_records(state) for place, state in states.items() if len(values_of(state)) > 1}
         trained = None
-        # Where single records are protected, an update is made of them, which only the app itself can do.
-        if first.codec.encoding.records is None:
+        if not self._needs_app(first):
             trained = _train(train_cohort, sent[0][0], [contexts[place] for place in tasks])
         for place, ledger in ledgers.items():
+            if trained is None:
+                # The client will train by itself, and begins with the state that it had.
+                contexts[place].state = kept.get(place, RecordDict())
             _restore_ledger(contexts[place], ledger)
         encoded = None if trained is None else self._encode_together([*tasks.values()], trained)
         reply = self._make_reply(first, b"", {})
@@ -136,6 +142,15 @@ class CohortMod(PrivQuantMod):
         if isinstance(begun, AcceptedTask) and alike and key is not None:
             accepted[key] = begun, copy_state(context.state)
         return begun
+
+    def _needs_app(self, task: AcceptedTask) -> bool:
+        """Whether a reply has more than arrays, which only the app makes that trains a single client.
+
+        That is metrics, in clear or private, or an update that is made of single records.
+        """
+        told = self.metrics or (self.report_clipping and task.client_request.request.report_clipping)
+        private = {metric.name for metric in task.codec.private_metrics} - {METRIC_FAILED}
+        return bool(told or private) or task.codec.encoding.records is not None
 
     def _encode_together(self, tasks: Sequence[AcceptedTask], trained: Stacked) -> list[EncodedUpdate] | None:
         """The encoded updates of all clients; None if each has to be encoded by itself."""

@@ -290,7 +290,8 @@ class RunAccount:
         spent = self.ledger.statement(self.delta, in_sum, relation=self.relation)
         return BudgetExhaustedError(
             f"round {server_round}: noise is correlated over {pluralize(rounds, 'round')}, and what a client "
-            f"spends is counted for as many; plan for more. Spent: {spent}",
+            f"spends is counted for as many, those included that were asked for again; plan for more. "
+            f"Spent: {spent}",
             spent if len(self.ledger) else None,
         )
 

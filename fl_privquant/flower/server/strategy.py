@@ -338,7 +338,8 @@ class PrivQuantStrategy(StrategyWrapper):
         handed = codec.mechanism.handed
         if nodes and handed:
             check_round(handed, len(nodes), self.aggregation, self.sampling)
-            if server_round > handed.rounds:
+            # Rounds that a killed run asked for again are more than were planned, too.
+            if server_round > handed.rounds or len(self.ledger) >= handed.rounds:
                 raise self._account.make_end_of_noise(server_round, handed.rounds)
         self._round = RoundState(
             request=request,

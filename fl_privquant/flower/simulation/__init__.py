@@ -39,7 +39,7 @@ def make_engine(name: str, **options: Any) -> Engine:
     """The engine of that name.
 
     >>> make_engine("inline", threads=2)
-    InlineEngine(threads=2, processes=1, batch=256)
+    InlineEngine(threads=2, batch=256)
     """
     if name not in ENGINES:
         raise InvalidSpecError("engine", name, f"is not one of {', '.join(sorted(ENGINES))}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -31,6 +31,9 @@ FIRST_NODE_ID = 1
 
 BATCH: Final = 256
 """The most clients that an engine trains at once, unless it is told otherwise."""
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""Calls a function for each item, in whatever order, and gives the results in that of the items."""
 
 # Coordinates of all models that are trained at once.
 _MAX_COORDINATES: Final = 1 << 22
@@ -68,25 +71,24 @@ class Nodes:
         state = self.states.get(node)
         return self.federation.context(self.run_id, node, node - FIRST_NODE_ID, state)
 
-    def answer(self, sent: Sequence[Sent]) -> list[Message]:
-        """The replies to messages, in their order."""
-        if not isinstance(self._client_app, CohortApp):
-            return [self._deliver(message, message_id) for message, message_id in sent]
-        replies: dict[int, Message] = {}
-        for places in self._divide(sent):
-            if len(places) == 1:
-                replies[places[0]] = self._deliver(*sent[places[0]])
-            else:
-                answers = self._answer_cohort(self._client_app, [sent[place] for place in places])
-                replies.update(zip(places, answers, strict=True))
+    def answer(self, sent: Sequence[Sent], run: Map = map) -> list[Message]:
+        """The replies to messages, in their order; ``run`` may answer several groups of nodes at once."""
+        groups = [*self._divide(sent)]
+        answers = run(self._answer_group, [[sent[place] for place in places] for places in groups])
+        replies = {
+            place: reply
+            for places, answered in zip(groups, answers, strict=True)
+            for place, reply in zip(places, answered, strict=True)
+        }
         return [replies[place] for place in range(len(sent))]
 
     def _divide(self, sent: Sequence[Sent]) -> Iterator[Sequence[int]]:
-        """The places of messages that can be answered together: of one content, for different nodes."""
-        nodes = {message.metadata.dst_node_id for message, _ in sent}
-        known = all(node in self.ids for node in nodes)
-        if not known or len(nodes) < len(sent) or not all(is_training(message) for message, _ in sent):
-            yield from ([place] for place in range(len(sent)))
+        """The places of messages, in groups: a cohort that is sent one content, or all messages of a node."""
+        nodes = group_by_node([message for message, _ in sent])
+        known = all(message.metadata.dst_node_id in self.ids for message, _ in sent)
+        alone = not known or len(nodes) < len(sent) or not all(is_training(message) for message, _ in sent)
+        if alone or not isinstance(self._client_app, CohortApp):
+            yield from nodes
             return
         key_of = functools.cache(lambda content: _content_key(contents[content]))
         contents = {id(message.content): message.content for message, _ in sent}
@@ -102,6 +104,12 @@ class Nodes:
         models = [record for _, record in records_of(message.content, ArrayRecord)]
         coordinates = sum(math.prod(array.shape) for record in models for array in record.values())
         return max(1, min(self.batch, _MAX_COORDINATES // max(coordinates, 1)))
+
+    def _answer_group(self, sent: Sequence[Sent]) -> list[Message]:
+        nodes = {message.metadata.dst_node_id for message, _ in sent}
+        if isinstance(self._client_app, CohortApp) and len(nodes) > 1:
+            return self._answer_cohort(self._client_app, sent)
+        return [self._deliver(message, message_id) for message, message_id in sent]
 
     def _answer_cohort(self, app: CohortApp, sent: Sequence[Sent]) -> list[Message]:
         contexts = [self.context(message.metadata.dst_node_id) for message, _ in sent]

@@ -1,4 +1,4 @@
-"""The inline engine: Flower's own strategy loop in this process, the clients here or in worker processes."""
+"""The inline engine: Flower's own strategy loop and the clients, in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fl_privquant import _validation
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower._flower_internals import (
     SUPERLINK_NODE_ID,
     Run,
@@ -22,7 +21,7 @@ from fl_privquant.flower._flower_internals import (
 )
 from fl_privquant.flower._messages.cohort_replies import Sent, source_of
 from fl_privquant.flower._messages.grids import MessageGrid
-from fl_privquant.flower.simulation._nodes import BATCH, Nodes, group_by_node
+from fl_privquant.flower.simulation._nodes import BATCH, Nodes
 from fl_privquant.flower.simulation.engine import (
     Federation,
     RunResult,
@@ -30,7 +29,6 @@ from fl_privquant.flower.simulation.engine import (
     load_app,
     seed_sampling,
 )
-from fl_privquant.flower.simulation.workers import ProcessPool
 
 # Each run has an id of its own: clients remember by run and node what they have released.
 RUN_IDS = itertools.count(1)
@@ -41,7 +39,7 @@ class SimulationGrid(MessageGrid):
 
     As on a wire, what is sent is copied, an exception of the client becomes an error reply, and a node
     keeps its state from message to message and handles one at a time. Replies come in the order of
-    nodes, whatever the order of requests, threads and processes.
+    nodes, whatever the order of requests and threads.
 
     Parameters
     ----------
@@ -111,7 +109,7 @@ class SimulationGrid(MessageGrid):
 
 
 class InlineGrid(SimulationGrid):
-    """A grid whose nodes live in this process, or in workers that are forked from it.
+    """A grid whose nodes live in this process.
 
     Parameters
     ----------
@@ -120,40 +118,24 @@ class InlineGrid(SimulationGrid):
     federation
         Number of clients and their configs.
     threads
-        Clients that run at once in this process.
-    processes
-        Worker processes that the clients run in, until :meth:`close`; with 1, they run in this one.
+        Clients, or cohorts of them, that run at once.
     batch
         The most clients that are trained at once, if the app can do that.
     """
 
     def __init__(
-        self,
-        client_app: ClientApp,
-        federation: Federation,
-        threads: int = 1,
-        processes: int = 1,
-        batch: int = BATCH,
+        self, client_app: ClientApp, federation: Federation, threads: int = 1, batch: int = BATCH
     ) -> None:
         run_id = next(RUN_IDS)
         nodes = Nodes(client_app, federation, run_id, batch)
-        self._threads = threads
-        self._pool = ProcessPool(nodes, processes) if processes > 1 else None
-        answer = nodes.answer if threads == 1 else self._answer_in_threads
-        super().__init__(nodes, answer if self._pool is None else self._pool.answer, run_id)
 
-    def close(self) -> None:
-        """End the workers, if there are any."""
-        if self._pool is not None:
-            self._pool.close()
+        def answer(sent: list[Sent]) -> list[Message]:
+            if threads == 1:
+                return nodes.answer(sent)
+            with ThreadPoolExecutor(threads) as pool:
+                return nodes.answer(sent, pool.map)
 
-    def _answer_in_threads(self, sent: list[Sent]) -> list[Message]:
-        places = group_by_node([message for message, _ in sent])
-        with ThreadPoolExecutor(self._threads) as pool:
-            groups = [[sent[place] for place in group] for group in places]
-            replies = [reply for answered in pool.map(self._nodes.answer, groups) for reply in answered]
-        order = [place for group in places for place in group]
-        return [reply for _, reply in sorted(zip(order, replies, strict=True), key=lambda pair: pair[0])]
+        super().__init__(nodes, answer, run_id)
 
 
 @dataclass(frozen=True)
@@ -163,13 +145,8 @@ class InlineEngine:
     Parameters
     ----------
     threads
-        Number of clients that run at once. Python runs them in turns, except inside numpy, torch and the
-        encoding.
-    processes
-        Worker processes that clients run in, for machines with several cores: forked from this one, each with
-        one thread. The model and all statements are the same, to the last bit, as with one process. If a
-        worker is killed, clients that have not answered yet count as lost in that round. Not together with
-        ``threads``, and not for clients that use a GPU, which no forked process can: use the Ray engine.
+        Number of clients, or of batches of them, that run at once. Python runs them in turns, except inside
+        numpy, torch and the encoding.
     batch
         The most clients that are trained at once, where the app is a
         :class:`~fl_privquant.flower.client.cohort.CohortApp`; with 1, each client is served by itself. Codes
@@ -177,17 +154,11 @@ class InlineEngine:
     """
 
     threads: int = 1
-    processes: int = 1
     batch: int = BATCH
 
     def __post_init__(self) -> None:
         _validation.check_integer("threads", self.threads, 1)
-        _validation.check_integer("processes", self.processes, 1)
         _validation.check_integer("batch", self.batch, 1)
-        if self.threads > 1 and self.processes > 1:
-            raise InvalidSpecError(
-                "threads, processes", (self.threads, self.processes), ": use several of one kind, not of both"
-            )
 
     def run(
         self, server_app: ServerApp | str, client_app: ClientApp | str, federation: Federation
@@ -195,13 +166,8 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
-        # Objects are frozen before workers are forked, which then share the memory of these objects.
         with freeze_objects():
-            grid = InlineGrid(client, federation, self.threads, self.processes, self.batch)
-            try:
-                state = run_server(server, grid, federation)
-            finally:
-                grid.close()
+            state = run_server(server, InlineGrid(client, federation, self.threads, self.batch), federation)
         return RunResult("inline", state, time.perf_counter() - start)
 
 

@@ -1,4 +1,13 @@
-"""The Ray engine: simulated nodes in Ray's worker processes, on this machine or on a cluster."""
+"""The Ray engine: simulated nodes in Ray's worker processes, on this machine or on a cluster.
+
+Messages that are sent together are divided into parcels. A parcel has the messages to some nodes, and the
+states of these nodes; what comes back are the replies and the new states. So any worker can serve any client,
+and what a client remembers does not depend on which one does.
+
+If a worker ends, for example because the system killed it for lack of memory, the clients of the parcels that
+are not answered yet count as lost. Their states stay what they were, since nothing of what they computed has
+left the worker.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +16,34 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fl_privquant import _validation
-from fl_privquant.errors import InvalidSpecError
-from fl_privquant.flower._flower_internals import use_server_identity
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
+from fl_privquant.flower._flower_internals import (
+    ErrorCode,
+    make_delivered_copy,
+    set_message_id,
+    use_server_identity,
+)
+from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower._messages.cohort_replies import Sent
-from fl_privquant.flower.simulation._nodes import BATCH, Nodes
+from fl_privquant.flower.simulation._nodes import BATCH, Nodes, group_by_node, make_error_reply
 from fl_privquant.flower.simulation.engine import Federation, RunResult, load_app
 from fl_privquant.flower.simulation.inline import RUN_IDS, SimulationGrid, run_server
-from fl_privquant.flower.simulation.workers import Answer, Collect, Parcel, answer_in_parcels, answer_parcel
 
 _CONNECT_SECONDS = 5.0
 _NICENESS_VARIABLE = "RAY_worker_niceness"
 # A parcel whose worker has died is tried once more, as no answer to it was sent.
 _MAX_RETRIES = 1
+# Each worker gets about so many parcels of a push, so that all workers end at about the same time.
+_PARCELS_PER_WORKER = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,22 @@ class RayEngine:
         return RunResult("ray", state, time.perf_counter() - start)
 
 
+@dataclass(frozen=True)
+class Parcel:
+    """Messages to some nodes, and the states of these nodes."""
+
+    sent: list[Sent]
+    states: dict[int, RecordDict]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The replies to the messages of a parcel, and the new states of its nodes."""
+
+    replies: list[Message]
+    states: dict[int, RecordDict]
+
+
 class _RayPool:
     """Gives parcels to Ray's workers; the states of nodes stay in this process."""
 
@@ -85,19 +117,25 @@ class _RayPool:
         self._num_workers = _count_workers(engine)
 
     def answer(self, sent: list[Sent]) -> list[Message]:
-        """The replies to messages, in their order."""
-        return answer_in_parcels(self.nodes, sent, self._num_workers, self._submit)
-
-    def _submit(self, parcel: Parcel) -> Collect:
+        """The replies to messages, in their order; an error for those that were lost with a worker."""
         import ray
 
-        reference = self._serve.remote(self._client, parcel)
-
-        def collect() -> Answer:
-            answer: Answer = ray.get(reference)
-            return answer
-
-        return collect
+        groups = group_by_node([message for message, _ in sent])
+        size = max(1, -(-len(groups) // (_PARCELS_PER_WORKER * self._num_workers)))
+        parts = [groups[start : start + size] for start in range(0, len(groups), size)]
+        places = [[place for group in part for place in group] for part in parts]
+        parts_sent = [[sent[place] for place in chosen] for chosen in places]
+        parcels = [Parcel(part, _find_states(self.nodes, part)) for part in parts_sent]
+        waiting = [self._serve.remote(self._client, parcel) for parcel in parcels]
+        replies: dict[int, Message] = {}
+        for chosen, parcel, reference in zip(places, parcels, waiting, strict=True):
+            try:
+                answer: Answer = ray.get(reference)
+            except Exception as error:
+                answer = Answer([_report_loss(message, str(error)) for message in parcel.sent], parcel.states)
+            replies.update(zip(chosen, answer.replies, strict=True))
+            _replace_states(self.nodes, parcel, answer.states)
+        return [replies[place] for place in range(len(sent))]
 
 
 # What this worker serves, by the reference to it.
@@ -116,6 +154,44 @@ def _serve(client: list[Any], parcel: Parcel) -> Answer:
     nodes = _nodes[reference]
     with use_server_identity(nodes.run_id):
         return answer_parcel(nodes, parcel)
+
+
+def answer_parcel(nodes: Nodes, parcel: Parcel) -> Answer:
+    """Answer the messages of a parcel, in a worker."""
+    _read_models(parcel)
+    _replace_states(nodes, parcel, parcel.states)
+    replies = nodes.answer(parcel.sent)
+    return Answer(replies, _find_states(nodes, parcel.sent))
+
+
+def _find_states(nodes: Nodes, sent: Sequence[Sent]) -> dict[int, RecordDict]:
+    asked = {message.metadata.dst_node_id for message, _ in sent}
+    return {node: nodes.states[node] for node in asked if node in nodes.states}
+
+
+def _replace_states(nodes: Nodes, parcel: Parcel, states: dict[int, RecordDict]) -> None:
+    """Give the nodes of a parcel these states, and no other ones."""
+    for message, _ in parcel.sent:
+        nodes.states.pop(message.metadata.dst_node_id, None)
+    nodes.states.update(states)
+
+
+def _report_loss(sent: Sent, reason: str) -> Message:
+    message, message_id = sent
+    lost = make_delivered_copy(message, message_id)
+    reply = make_error_reply(lost, ErrorCode.CLIENT_APP_CRASHED, f"the client's worker ended: {reason}")
+    set_message_id(reply, f"{message_id}-reply")
+    return reply
+
+
+def _read_models(parcel: Parcel) -> None:
+    """Read arrays that the messages share: every copy of them then knows their values."""
+    shared = {id(record): record for message, _ in parcel.sent for record in message.content.values()}
+    for record in shared.values():
+        if isinstance(record, ArrayRecord):
+            # What cannot be read is for the client to refuse.
+            with contextlib.suppress(InvalidUpdateError):
+                read_arrays(record)
 
 
 def _count_workers(engine: RayEngine) -> int:

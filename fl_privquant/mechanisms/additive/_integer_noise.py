@@ -76,6 +76,7 @@ class AdditiveSpec(Spec):
 
     designed_for_sums = True
     noise_type: ClassVar[type[IntegerNoise]]
+    encodes_coordinates_alone: ClassVar[bool] = True
 
     epsilon: float | None = None
     levels: int = 16

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -54,8 +54,10 @@ from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
 from fl_privquant.privacy_loss.correlated_noise import (
     CORRELATION_STEPS,
     MAX_ROUNDS,
+    PREFIX_SUMS,
     LagNoise,
     RoundSchedule,
+    Workload,
     error_ratio,
     find_correlation,
 )
@@ -101,6 +103,8 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     """Corrupt clients of each round, at most: they learn as many seeds of the round before."""
     num_opened: Annotated[int, integer_between(0, 1 << 31)] = 0
     """Seeds of a round that the server is told, at most, because their receivers are lost."""
+
+    encodes_coordinates_alone: ClassVar[bool] = False
 
     @property
     def correlation(self) -> float:
@@ -166,16 +170,16 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
     def _normal_deviation(self) -> float:
         return math.sqrt(self.deviation**2 + self._handed_variance)
 
-    def round_equivalent_mse(self, lost: float = 0.0) -> float:
-        """The variance of independent noise of a code that would leave the same error in prefix sums.
+    def round_equivalent_mse(self, lost: float = 0.0, workload: Workload = PREFIX_SUMS) -> float:
+        """The variance of independent noise of a code that would leave the same error in models.
 
         It is the mean over all rounds, in squared clips; ``lost`` is the fraction of clients that are lost.
         """
         fresh = (self.deviation**2 + 1.0 / 12.0) / self.handed_deviation**2
-        schedule = RoundSchedule(self.rounds, self.rounds_apart)
+        schedule = RoundSchedule(self.rounds, self.rounds_apart, workload)
         stays = _share_that_stays(lost) if self.num_opened else lost
         variance = LagNoise(self.correlation, fresh).model_variance(schedule, stays, lost - stays)
-        return (self.spacing * self.handed_deviation) ** 2 * variance / (0.5 * (self.rounds + 1))
+        return (self.spacing * self.handed_deviation) ** 2 * variance / schedule.workload_moments[0]
 
     def with_seeds(self, seeds: NoiseSeeds) -> Self:
         """The mechanism that draws handed noise from these seeds, for one code."""

@@ -336,6 +336,8 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     coordinate_deviation: Annotated[float, _COORDINATE] = 0.0
     """Standard deviation of rotated coordinates, in clips, that the ring has room for; 0 for any others."""
 
+    encodes_coordinates_alone: ClassVar[bool] = True
+
     @classmethod
     def of(cls, spec: RoundedGaussianSpec) -> Self:
         """The certified mechanism with the least noise at ``epsilon``, or with the given spacing."""

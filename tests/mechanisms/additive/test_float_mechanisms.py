@@ -74,25 +74,6 @@ def test_numbers_beyond_the_clip_stay_finite() -> None:
         assert np.all(np.isfinite(encoded))
 
 
-@pytest.mark.parametrize("name", [*NAMES, "none"])
-def test_refusals(name: str) -> None:
-    mechanism = pq.design(name, **({} if name == "none" else {"epsilon": 1.0}))
-    assert not mechanism.summable
-    for call in (
-        lambda: mechanism.to_codes(np.zeros(2)),
-        lambda: mechanism.sum_bits(2),
-        lambda: mechanism.decode_sum([0.0], 2),
-    ):
-        with pytest.raises(pq.InvalidSpecError, match="summable"):
-            call()
-    with pytest.raises(pq.InvalidUpdateError, match="flat index 2"):
-        mechanism.encode([0.0, 1.0, np.inf, np.nan])
-    with pytest.raises(pq.InvalidUpdateError, match="floating point"):
-        mechanism.encode([1, 2])
-    with pytest.raises(pq.InvalidUpdateError, match="floating point"):
-        mechanism.decode([1, 2])
-
-
 def test_specs_out_of_range() -> None:
     with pytest.raises(pq.InvalidSpecError, match="epsilon"):
         pq.design("laplace", epsilon=-1.0)

@@ -122,19 +122,6 @@ def test_errors_are_those_of_the_distribution(name: str, density: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
-@pytest.mark.parametrize("levels", [2, 5])
-def test_no_two_inputs_are_told_apart_better_than_claimed(name: str, epsilon: float, levels: int) -> None:
-    mechanism = design(name, epsilon=epsilon, levels=levels)
-    assert mechanism.epsilon <= epsilon
-    assert mechanism.delta <= (0.0 if name == "discrete_laplace" else 1e-6)
-    rows = mechanism.pmf(np.concatenate([np.linspace(-1.0, 1.0, levels), [-0.93, 0.04, 0.5]]))
-    for first, second in itertools.permutations(rows, 2):
-        delta = np.maximum(first - np.exp(mechanism.epsilon) * second, 0.0).sum()
-        assert delta <= mechanism.delta * (1.0 + 1e-9) + 1e-12
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_delta_at_another_epsilon(name: str) -> None:
     mechanism = design(name)
     deltas = [mechanism.delta_at(epsilon) for epsilon in (0.5, 1.0, 1.5, mechanism.epsilon)]
@@ -235,16 +222,6 @@ def test_noise_is_clamped_before_it_wraps() -> None:
     low, high = (codes == 252).mean(), (codes == 6).mean()
     assert low == pytest.approx(noise.tail(4) / 2, abs=0.03)
     assert high == pytest.approx(noise.tail(4) / 2, abs=0.03)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
-    x = np.zeros(100_000)
-    x[70_001] = bad
-    with pytest.raises(pq.InvalidUpdateError, match="70001"):
-        design("discrete_laplace").encode(x)
-    with pytest.raises(pq.InvalidUpdateError, match="int64"):
-        design("discrete_laplace").encode([1, 2])
 
 
 @pytest.mark.parametrize("name", NAMES)

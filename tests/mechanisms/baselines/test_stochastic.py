@@ -52,18 +52,6 @@ def test_errors() -> None:
     assert rounding_variance(3, [0.5, -1.0, 0.0, 1.0]) == pytest.approx(0.25 / 4)
 
 
-def test_sums_and_bytes() -> None:
-    mechanism = pq.design("stochastic", bits=3)
-    assert np.isinf(mechanism.epsilon)
-    assert mechanism.bits_per_coordinate == 3
-    codes = mechanism.encode(np.random.default_rng(2).uniform(-1, 1, (20, 7)))
-    total = mechanism.to_codes(codes).sum(axis=0)
-    assert total.max() < 2 ** mechanism.sum_bits(20)
-    np.testing.assert_allclose(
-        mechanism.decode_sum(total, 20), mechanism.decode(codes).mean(axis=0), atol=1e-15
-    )
-
-
 def test_refusals() -> None:
     mechanism = pq.design("stochastic")
     with pytest.raises(pq.InvalidUpdateError, match="flat index 1"):

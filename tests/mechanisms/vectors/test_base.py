@@ -295,17 +295,6 @@ def test_messages_that_are_none(name: str) -> None:
             mechanism.decode(forged_message)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_inputs_that_are_none(name: str) -> None:
-    mechanism = design_vector(name, dimension=3)
-    with pytest.raises(InvalidUpdateError, match="int64"):
-        mechanism.encode(np.zeros(3, np.int64))
-    with pytest.raises(InvalidUpdateError, match="for_dimension"):
-        mechanism.encode(np.zeros(4))
-    with pytest.raises(InvalidSpecError, match="threads"):
-        mechanism.encode(np.zeros(3), threads=0)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("dimension", 0), ("dimension", 2.5), ("dimension", True), ("repeats", 0), ("repeats", 10**6)],

@@ -29,6 +29,7 @@ from simulations.report.tables import (
     worst_statements,
 )
 from simulations.report.terminal import print_summary
+from simulations.report.verdict import compare, describe
 from tests.simulations.synthetic import write_study
 
 
@@ -66,11 +67,27 @@ def test_the_terminal_cuts_no_number_and_shows_at_most_40_lines(panels: Study, w
             assert all(set(cell.split()) <= set(shown.split()) for cell in row)
 
 
-def test_a_sweep_shows_its_own_panel(panels: Study) -> None:
+def test_a_sweep_shows_its_own_panel_and_the_verdicts_of_the_others(panels: Study) -> None:
     shown = summary_of(panels, panels={"B. second?"})
-    assert "A. first?" not in shown
     assert shown.startswith("B. second?")
-    assert "A. first?" in summary_of(panels)
+    own, _, others = shown.partition("\nA. first?\n")
+    assert own.count("─\n") == 1
+    (answer,) = describe(panels, "A. first?").answers
+    assert " ".join(others.split()) == answer
+    assert summary_of(panels).count("─\n") == 2
+
+
+def test_where_all_are_compared_the_best_comes_first(panels: Study, tmp_path: Path) -> None:
+    for setting in panels.settings:
+        shown = list(results_table(panels, setting)["mechanism"])
+        (comparison,) = (each for each in compare(panels) if each.setting == setting)
+        assert shown[0] == comparison.decided.best
+    # Of several epsilons none is the best.
+    write_study(tmp_path, ("optm", "rqm"), epsilons=(1.0, 2.0), rounds=2)
+    several = results_table(Study.load(tmp_path), "")
+    assert list(several["mechanism"]) == [
+        f"{name}, designed for {epsilon}" for name in ("optm", "rqm") for epsilon in (1, 2)
+    ]
 
 
 def test_captions_say_what_an_epsilon_is_about(panels: Study) -> None:

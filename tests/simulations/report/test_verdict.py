@@ -61,8 +61,8 @@ def test_losses_to_a_trusted_server_are_paired_by_seed() -> None:
     # The seeds differ by ten points, pairs of one seed by less than one.
     interval = f"−{-low:.1f} to {high:.1f}"
     assert found.answers == (
-        f"{BUDGET}, use ours with 2 bits: it loses 0.4 points of accuracy to a trusted server (95 % interval "
-        f"{interval}).",
+        f"{BUDGET}, use ours with 2 bits: it loses 0.4 points of accuracy to a trusted server, within the "
+        f"noise (95 % interval {interval}).",
     )
     ((budget, table),) = found.comparisons
     assert budget == BUDGET

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl_privquant.plotting import color_of, import_pyplot
+from fl_privquant.plotting import import_pyplot
 from simulations.studies.__main__ import study_folder
 from simulations.studies._pages import ReadTable, join_tables, page_text, read_table
 from simulations.studies.sum_grid.grid import ALLOWED, GRID, OURS, PEERS, Setting, plan_cell, plan_cells
@@ -100,38 +100,6 @@ def test_ours_errs_less_than_additive_noise_in_fewer_bits(cells: pd.DataFrame) -
         own = ours.loc[(row.num_clients, row.run_epsilon)]
         assert own["ratio_to_central"] <= row.ratio_to_central
         assert own["bits_in_sum"] < row.bits_in_sum
-
-
-# What a dichromat sees of linear RGB, after Viénot, Brettel and Mollon (1999).
-_DICHROMATS = {
-    "protanope": [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]],
-    "deuteranope": [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]],
-}
-_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-_WHITE = [0.9505, 1.0, 1.089]
-
-
-def lab(color: str, seen: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* of a color as somebody sees it."""
-    channels = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    xyz = np.cbrt(np.array(_XYZ) @ np.clip(seen @ linear, 0.0, 1.0) / _WHITE)
-    return np.array([116 * xyz[1] - 16, 500 * (xyz[0] - xyz[1]), 200 * (xyz[1] - xyz[2])])
-
-
-def nearest_pair(colors: list[str]) -> float:
-    """The least distance of two colors for anybody; two that are side by side differ from about 10 on."""
-    return min(
-        float(np.linalg.norm(lab(one, seen) - lab(other, seen)))
-        for seen in (np.eye(3), *map(np.array, _DICHROMATS.values()))
-        for one, other in itertools.combinations(colors, 2)
-    )
-
-
-def test_the_colors_of_the_figure_of_bits_can_be_told_apart_by_the_color_blind() -> None:
-    assert nearest_pair([color_of(mechanism) for mechanism in LABELS]) > 15.0
-    # Skellam had this color once, which is next to that of the discrete Gaussian.
-    assert nearest_pair(["#355070", "#6d597a"]) < 15.0
 
 
 def test_bars_of_the_figure_of_bits_begin_at_zero_and_show_the_bits_of_every_mechanism() -> None:

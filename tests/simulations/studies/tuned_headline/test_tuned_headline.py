@@ -145,16 +145,6 @@ def words(path: str) -> str:
     return " ".join((ROOT / path).read_text(encoding="utf-8").split())
 
 
-def test_the_first_page_says_what_the_study_found() -> None:
-    text = words("README.md")
-    default, wary, trusted, optm = (per_cent(NUMBERS["arm"](arm)) for arm in (DEFAULT, WARY, TRUSTED, "optm"))
-    none = NUMBERS["arm"](NONE, math.inf)
-    assert f"ε = 4: no privacy {per_cent(none)} %, a trusted server {trusted} %," in text
-    assert f"ours {default} %, or {wary} % assuming" in text
-    assert f"tuned over the same {none.trials} settings" in text
-    assert f"(2 bits: {optm} %)." in text
-
-
 def test_the_documentation_says_what_the_study_found() -> None:
     text = words("docs/pages/studies.md")
     for arm, rows in NUMBERS["arms"].groupby("arm"):
