@@ -127,7 +127,7 @@ class Run:
                         raise CannotCheckError("tables of updates with an L2 norm")
                     require(derived <= delta, f"{name}: {epsilon:.8g} has δ = {derived:.3g} > {delta:.3g}")
             except CannotCheckError as reason:
-                notes.append(f"{name}: {reason}")
+                notes += [f"{name}: {reason}"] if line in lines else []
         for column, value in [*self.summary.items(), *last.items()]:
             if column.startswith("epsilon_") and value not in (None, "") and float(value) != math.inf:
                 epsilon, delta = stated.get(column, (math.nan, 0.0))
