@@ -81,6 +81,11 @@ def record_update(
     rng
         A seeded stream, for simulations; by default secure randomness, which keeps the draw a secret.
 
+    Returns
+    -------
+    RecordUpdate
+        What the app replies with as its ArrayRecord.
+
     Raises
     ------
     UnfitForRecordsError

@@ -75,7 +75,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
     directory.write_json("config.json", config.to_mapping())
     start = time.perf_counter()
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    from fl_privquant.flower.simulation import Federation, make_engine
+    from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine
 
     # An invalid task or app is refused before anything starts.
     components = _find_components(config)
@@ -90,7 +90,8 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         node_config={key: value for key, value in limits.items() if value is not None},
         seed=config.seed,
     )
-    runner = make_engine(config.engine.name, **config.engine.options)
+    engine = RayEngine if config.engine.name == "ray" else InlineEngine
+    runner = engine(**config.engine.options)
     with _quiet_flower(config.app is not None):
         done = runner.run(*components, federation)
     ending = done.state.config_records["ending"]

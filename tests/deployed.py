@@ -6,9 +6,9 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.common.serde import recorddict_to_proto
 from flwr.serverapp import Grid, ServerApp
 
-from fl_privquant.flower._flower_internals import dump_records
 from fl_privquant.flower.simulation.engine import load_app, seed_sampling
 
 __all__ = ["client_app", "server_app"]
@@ -37,5 +37,5 @@ def main(grid: Grid, context: Context) -> None:
         app(grid, context)
     result = Path(str(context.run_config["privquant-result"]))
     temporary = result.with_name(result.name + ".new")
-    temporary.write_bytes(dump_records(context.state))
+    temporary.write_bytes(recorddict_to_proto(context.state).SerializeToString())
     temporary.replace(result)

@@ -281,7 +281,18 @@ class Accountant:
 
 
 def coordinate_statement(mechanism: Mechanism) -> PrivacyStatement:
-    """What one release of one coordinate costs in the local view: certified when the mechanism was made."""
+    """What one release of one coordinate costs in the local view: certified when the mechanism was made.
+
+    Parameters
+    ----------
+    mechanism
+        The mechanism that encodes the coordinate.
+
+    Returns
+    -------
+    PrivacyStatement
+        The statement, with what it assumes.
+    """
     assumptions = (
         (_ASSUMES_SECURE_RANDOMNESS, _ASSUMES_EXACT_REALS)
         if mechanism.outputs_floats
@@ -293,7 +304,22 @@ def coordinate_statement(mechanism: Mechanism) -> PrivacyStatement:
 def unit_statement(
     mechanism: Mechanism, relation: Relation = Relation.REPLACE_ONE, dimension: int = 1
 ) -> PrivacyStatement:
-    """What one coordinate costs (the whole update, if that is encoded at once), at the mechanism's delta."""
+    """What one coordinate costs (the whole update, if that is encoded at once), at the mechanism's delta.
+
+    Parameters
+    ----------
+    mechanism
+        The mechanism that encodes the coordinate or the update.
+    relation
+        The neighboring relation to state.
+    dimension
+        Coordinates of the update, for mechanisms that encode it at once.
+
+    Returns
+    -------
+    PrivacyStatement
+        The statement, in the mechanism's unit and the local view.
+    """
     if relation is Relation.REPLACE_ONE or math.isinf(mechanism.epsilon):
         return dataclasses.replace(coordinate_statement(mechanism), relation=relation)
     units = dimension if mechanism.encodes_whole_updates else 1
@@ -302,15 +328,41 @@ def unit_statement(
 
 
 def round_statement(release: Release, delta: float) -> PrivacyStatement:
-    """What one release of a whole update costs, at ``delta``."""
+    """What one release of a whole update costs, at ``delta``.
+
+    Parameters
+    ----------
+    release
+        The update that is released, and who sees what of it.
+    delta
+        The delta at which epsilon is stated.
+
+    Returns
+    -------
+    PrivacyStatement
+        The statement, for one round of a client.
+    """
     return Accountant([release]).statement(delta, Unit.ROUND)
 
 
 def statement_levels(release: Release, rounds: int, delta: float) -> list[PrivacyStatement]:
     """Statements of one coordinate, one round and all rounds, for a client with the same release in each.
 
-    The last two are stated in the local view and, if the release has another view, in that one too. All
-    have the relation of the release.
+    The last two are stated in the local view and, if the release has another view, in that one too.
+
+    Parameters
+    ----------
+    release
+        The release of each round.
+    rounds
+        How many rounds there are.
+    delta
+        The delta at which epsilon is stated, except for one coordinate.
+
+    Returns
+    -------
+    list[PrivacyStatement]
+        Three statements for a release in the local view, otherwise five.
     """
     local = release.with_view(LOCAL)
     views = [local] if release.view.is_local else [local, release]

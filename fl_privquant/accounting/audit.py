@@ -17,6 +17,7 @@ Reference: Jagielski, Ullman, Oprea, "Auditing Differentially Private Machine Le
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +89,17 @@ def empirical_bound(
         Candidates in [-1, 1].
     rng
         Randomness of the encoder; None for that of the operating system, as in use.
+
+    Returns
+    -------
+    EmpiricalBound
+        The bound, with what is claimed and whether it is refuted.
+
+    Raises
+    ------
+    InvalidSpecError
+        The confidence, the number of draws or of inputs is too small, or the mechanism encodes whole
+        updates.
     """
     if not 0.5 < confidence < 1.0 or num_draws < 1000 or len(inputs) < 2:
         raise InvalidSpecError(
@@ -101,28 +113,15 @@ def empirical_bound(
         )
     search = max(int(_SEARCH_FRACTION * num_draws), 500)
     samples = [_draw_outputs(mechanism, x, search, rng) for x in inputs]
-    points = np.unique(np.concatenate(samples))
-    if points.size > _MAX_OUTPUTS:
-        points = np.unique(np.quantile(np.concatenate(samples), np.linspace(0.0, 1.0, _MAX_OUTPUTS)))
-    halves = [np.array([_count_outputs(outputs[part::2], points) for outputs in samples]) for part in (0, 1)]
-    pair, chosen = _find_best_test(halves[0], halves[1], mechanism.delta, confidence)
-    fresh = num_draws - search
-    hits = np.array(
-        [_count_outputs(_draw_outputs(mechanism, inputs[i], fresh, rng), points)[chosen].sum() for i in pair]
-    )
-    return EmpiricalBound(
-        lower=float(_lower_bound(hits[:1], hits[1:], fresh, mechanism.delta, confidence)[0]),
-        claimed_epsilon=mechanism.epsilon,
-        claimed_delta=mechanism.delta,
-        confidence=confidence,
-        inputs=(inputs[pair[0]], inputs[pair[1]]),
-        outputs=_describe_outputs(points, chosen),
-        num_draws=fresh,
-    )
+
+    def draw(i: int) -> Floats:
+        return _draw_outputs(mechanism, inputs[i], num_draws - search, rng)
+
+    return _bound_by_best_test(samples, draw, inputs, mechanism.statement, confidence)
 
 
 def bound_of_outputs(
-    outputs: ArrayLike, others: ArrayLike, claimed: PrivacyStatement, confidence: float = 0.95
+    outputs: ArrayLike, others: ArrayLike, claimed: PrivacyStatement, confidence: float = 0.9999
 ) -> EmpiricalBound:
     """The lower bound on epsilon from recorded outputs for the two inputs -1 and 1.
 
@@ -136,30 +135,50 @@ def bound_of_outputs(
         The statement of one coordinate that is attacked.
     confidence
         Probability with which the bound holds.
+
+    Returns
+    -------
+    EmpiricalBound
+        The bound, with what was claimed and whether it is refuted.
+
+    Raises
+    ------
+    InvalidSpecError
+        Fewer than 1000 outputs are recorded for an input.
     """
     recorded = [np.asarray(values, dtype=np.float64).ravel() for values in (outputs, others)]
     count = min(values.size for values in recorded)
     if count < 1000:
         raise InvalidSpecError("outputs", count, "are recorded for an input", "record 1000 or more of each")
-    points = np.unique(np.concatenate(recorded))
-    if points.size > _MAX_OUTPUTS:
-        points = np.unique(np.quantile(points, np.linspace(0.0, 1.0, _MAX_OUTPUTS)))
     search = int(_SEARCH_FRACTION * count)
-    parts = (slice(0, search, 2), slice(1, search, 2), slice(search, count))
-    first, second, fresh = (
-        np.array([_count_outputs(values[part], points) for values in recorded]) for part in parts
-    )
-    pair, chosen = _find_best_test(first, second, claimed.delta, confidence)
-    hits = fresh[list(pair)][:, chosen].sum(axis=1)
-    lower = _lower_bound(hits[:1], hits[1:], count - search, claimed.delta, confidence)
+    samples = [values[:search] for values in recorded]
+    return _bound_by_best_test(samples, lambda i: recorded[i][search:count], (-1.0, 1.0), claimed, confidence)
+
+
+def _bound_by_best_test(
+    samples: Sequence[Floats],
+    draw: Callable[[int], Floats],
+    inputs: Sequence[float],
+    claimed: PrivacyStatement,
+    confidence: float,
+) -> EmpiricalBound:
+    """The bound by the test that samples of each input suggest, on fresh outputs of its two inputs."""
+    together = np.concatenate(samples)
+    points = np.unique(together)
+    if points.size > _MAX_OUTPUTS:
+        points = np.unique(np.quantile(together, np.linspace(0.0, 1.0, _MAX_OUTPUTS)))
+    halves = [np.array([_count_outputs(outputs[part::2], points) for outputs in samples]) for part in (0, 1)]
+    pair, chosen = _find_best_test(halves[0], halves[1], claimed.delta, confidence)
+    fresh = [draw(i) for i in pair]
+    hits, misses = (np.array([_count_outputs(outputs, points)[chosen].sum()]) for outputs in fresh)
     return EmpiricalBound(
-        lower=float(lower[0]),
+        lower=float(_lower_bound(hits, misses, fresh[0].size, claimed.delta, confidence)[0]),
         claimed_epsilon=claimed.epsilon,
         claimed_delta=claimed.delta,
         confidence=confidence,
-        inputs=((-1.0, 1.0)[pair[0]], (-1.0, 1.0)[pair[1]]),
+        inputs=(inputs[pair[0]], inputs[pair[1]]),
         outputs=_describe_outputs(points, chosen),
-        num_draws=count - search,
+        num_draws=fresh[0].size,
     )
 
 

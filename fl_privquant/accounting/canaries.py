@@ -231,6 +231,11 @@ def guessing_bound(scores: ArrayLike, coins: ArrayLike, delta: float, confidence
         The delta for which epsilon is bounded.
     confidence
         Probability with which the bound holds.
+
+    Returns
+    -------
+    float
+        The bound; 0 where guesses are no better than chance.
     """
     order = np.argsort(np.asarray(scores, dtype=np.float64), kind="stable")
     heads = np.asarray(coins, dtype=bool)[order]

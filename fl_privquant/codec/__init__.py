@@ -5,7 +5,6 @@ from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.metrics import MetricRange
 from fl_privquant.codec.record_sampling import RecordSampling, RecordSum
-from fl_privquant.codec.sum_check import RunningSum, SumCheck, make_sum_check
 from fl_privquant.codec.update import EncodedUpdate, UpdateCodec
 
 __all__ = [
@@ -16,8 +15,5 @@ __all__ = [
     "MetricRange",
     "RecordSampling",
     "RecordSum",
-    "RunningSum",
-    "SumCheck",
     "UpdateCodec",
-    "make_sum_check",
 ]

@@ -148,6 +148,21 @@ class DistributionDensity(Density):
 def as_density(density: Density | ArrayLike | Any | None) -> Density:
     """The :class:`Density` of what a user may pass: None (uniform), a scipy distribution, or samples.
 
+    Parameters
+    ----------
+    density
+        None, a frozen scipy.stats distribution, samples, or a density.
+
+    Returns
+    -------
+    Density
+        The density, clipped to [-1, 1].
+
+    Raises
+    ------
+    InvalidSpecError
+        It is none of these, or has no finite density that integrates to 1.
+
     >>> as_density(None).describe()
     'uniform'
     >>> as_density([0.1, -3.0]).samples

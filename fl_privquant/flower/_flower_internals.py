@@ -13,7 +13,7 @@ import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
@@ -22,7 +22,6 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.common.config import get_fused_config_from_dir, get_project_config, parse_config_args
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.common.serde import recorddict_to_proto
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.supercore import log
 from flwr.supercore.inflatable.inflatable_object import (
@@ -55,7 +54,6 @@ __all__ = [
     "copy_records",
     "copy_state",
     "create_run",
-    "dump_records",
     "find_mods",
     "fixedclipping_mod",
     "get_all_nested_objects",
@@ -109,11 +107,6 @@ def use_server_identity(run_id: int) -> Iterator[None]:
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message its id, as a SuperLink would."""
     message.metadata.__dict__["_message_id"] = message_id
-
-
-def dump_records(records: RecordDict) -> bytes:
-    """The records in Flower's own wire format."""
-    return cast(bytes, recorddict_to_proto(records).SerializeToString())
 
 
 def remove_mods(app: ClientApp, kinds: tuple[type, ...]) -> ClientApp:

@@ -15,10 +15,9 @@ from fl_privquant.mechanisms.registry import (
     register,
 )
 from fl_privquant.mechanisms.spec import MinErrorSpec, Spec, Variant
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 
 __all__ = [
-    "Estimate",
     "LatticeMechanism",
     "Mechanism",
     "MinErrorSpec",

@@ -56,7 +56,28 @@ def register(
 ) -> Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]:
     """Register the decorated function as the builder of mechanism ``name``; see :class:`Entry`.
 
-    ``listing`` are the further fields of an entry. A name that another module has registered is refused.
+    Parameters
+    ----------
+    name
+        What ``design`` and simulations call the mechanism.
+    spec
+        Its specification, whose fields are its parameters.
+    rank
+        Its place in lists; small numbers come first.
+    color
+        Its color in figures, such as ``#0b5fa5``.
+    listing
+        Further fields of an entry.
+
+    Returns
+    -------
+    Callable[[Callable[[SpecT], Mechanism]], Callable[[SpecT], Mechanism]]
+        A decorator, which returns the function as it is.
+
+    Raises
+    ------
+    InvalidSpecError
+        Another module has registered the name.
     """
 
     def decorate(build: Callable[[SpecT], Mechanism]) -> Callable[[SpecT], Mechanism]:
@@ -93,6 +114,11 @@ def load_entry_points() -> None:
 def available_mechanisms() -> tuple[str, ...]:
     """Names of all registered mechanisms.
 
+    Returns
+    -------
+    tuple[str, ...]
+        The names, in the order of the alphabet.
+
     >>> "optm" in available_mechanisms()
     True
     """
@@ -103,6 +129,18 @@ def default_mechanisms(in_sum: bool, by_norm: bool = False) -> tuple[str, ...]:
     """The mechanisms that plans consider by default; those designed for the target itself come first.
 
     For sums of updates with a norm bound (``by_norm``), these are the only ones.
+
+    Parameters
+    ----------
+    in_sum
+        Whether only sums over clients are seen.
+    by_norm
+        Whether the updates of these sums have a norm bound.
+
+    Returns
+    -------
+    tuple[str, ...]
+        Their names, in the order in which plans prefer them.
     """
     chosen = [
         listed

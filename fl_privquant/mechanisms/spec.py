@@ -14,7 +14,7 @@ from fl_privquant import _validation
 from fl_privquant.distributions.codebook import MAX_LEVELS
 from fl_privquant.distributions.input_density import Density, UniformDensity
 from fl_privquant.errors import MISSING, InvalidSpecError
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import usual_norm_ratio
 from fl_privquant.statement import Unit
 
@@ -123,11 +123,6 @@ class Spec:
     def choose_norm_ratio(cls, requirements: RunRequirements) -> float:
         """The ratio of L2 clip and coordinate clip, if mechanisms choose it; by default the usual one."""
         return usual_norm_ratio(requirements.dimension)
-
-    @classmethod
-    def estimate(cls, requirements: RunRequirements) -> Estimate | None:
-        """A quick estimate of what it would :meth:`propose`. It guides choices, never a statement."""
-        return None
 
     @classmethod
     def candidate(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:

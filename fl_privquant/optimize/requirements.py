@@ -142,13 +142,3 @@ class RunRequirements:
     def survivors(self) -> int:
         """Clients whose updates are averaged."""
         return self.num_clients - self.dropped
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A rough forecast of a design for a run."""
-
-    ratio_to_central: float
-    """Squared error of the mean of rotated updates at the norm bound, divided by a central Gaussian's."""
-    sum_bits: int
-    """Bits of a coordinate in the secure sum."""

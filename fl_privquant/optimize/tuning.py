@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_privquant._array_types import Floats
 from fl_privquant.distributions.input_density import Density
-from fl_privquant.distributions.output_distribution import OutputDistribution, error_costs
+from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import CertificationError, InfeasibleDesignError
 from fl_privquant.statement import PrivacyStatement, Unit
 
@@ -53,21 +53,6 @@ class Tuned:
     error: float
 
 
-class _ErrorOf:
-    """Errors of distributions, most of which share values and pieces, and so coefficients."""
-
-    def __init__(self, density: Density, power: int) -> None:
-        self._density, self._power = density, power
-        self._of: tuple[Floats, Floats, Floats] | None = None
-        self._costs: tuple[Floats, Floats] = (np.empty(0), np.empty(0))
-
-    def __call__(self, distribution: OutputDistribution) -> float:
-        of = distribution.values, distribution.starts, distribution.ends
-        if self._of is None or any(new is not old for new, old in zip(of, self._of, strict=True)):
-            self._of, self._costs = of, error_costs(*of, self._power, self._density)
-        return distribution.cost(*self._costs)
-
-
 def tune_rate(
     distribution_of: Callable[[float], OutputDistribution],
     rates: Floats,
@@ -80,7 +65,6 @@ def tune_rate(
     The loss need not be monotone in the rate: all of ``rates`` (increasing) are tried, and then ever finer
     grids around the best one.
     """
-    error_of = _ErrorOf(density, power)
     best: Tuned | None = None
     grid = rates
     for _ in range(_REFINEMENTS):
@@ -88,7 +72,7 @@ def tune_rate(
             distribution = distribution_of(rate)
             if distribution.epsilon > epsilon:
                 continue
-            error = error_of(distribution)
+            error = distribution.error(power, density)
             if best is None or error < best.error:
                 best = Tuned(rate, distribution, error)
         if best is None:

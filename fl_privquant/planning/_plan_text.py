@@ -137,7 +137,8 @@ def describe_correlation(plan: Plan) -> str:
     return (
         f"Noise is correlated over rounds: each round takes off {plan.correlation:g} of the noise of the "
         "last one, which a client hands over to one of the next round. A client takes part in at most one of "
-        f"{plan.target.rounds_apart} rounds in a row. A single round has "
+        f"{plan.target.rounds_apart} rounds in a row. Later rounds tell of its update, too, which is counted "
+        f"as an update of {plan.sensitivity:.3g} times the norm. A single round has "
         f"{plan.ratio_to_central or math.nan:.3g} times the squared error of fresh noise."
     )
 

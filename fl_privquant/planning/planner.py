@@ -52,7 +52,22 @@ _MAX_ROUND_EPSILON = 1024.0
 def run_statement(
     requirements: RunRequirements, mechanism: Mechanism, refine: bool = True
 ) -> PrivacyStatement:
-    """What the run costs with a mechanism, in the unit of its target; see :meth:`Accountant.statement`."""
+    """What the run costs with a mechanism, in the unit of its target; see :meth:`Accountant.statement`.
+
+    Parameters
+    ----------
+    requirements
+        The run and its target.
+    mechanism
+        What encodes the updates.
+    refine
+        Whether to take the time for the tightest bounds.
+
+    Returns
+    -------
+    PrivacyStatement
+        The statement, at the delta of the target.
+    """
     dimension = 1 if requirements.unit is Unit.COORDINATE else requirements.dimension
     release = Release(mechanism, dimension, requirements.view, requirements.norms, requirements.relation)
     rounds = requirements.rounds if requirements.unit is Unit.TOTAL else 1
@@ -144,6 +159,11 @@ def plan(
         Mechanisms to consider; by default :func:`default_mechanisms_for` the requirements.
     progress
         Called with the name of each mechanism before it is considered.
+
+    Returns
+    -------
+    PlannedDesigns
+        The designs, and why other mechanisms have none.
     """
 
     @lru_cache(maxsize=1)

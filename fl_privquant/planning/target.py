@@ -27,13 +27,16 @@ from fl_privquant.codec.encoding import (
     norm_clip_factor,
 )
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError, pluralize
-from fl_privquant.mechanisms.additive.correlated_gaussian import correlation_in_steps
+from fl_privquant.mechanisms.additive.correlated_gaussian import (
+    CorrelatedGaussianMechanism,
+    correlation_in_steps,
+)
 from fl_privquant.mechanisms.additive.rounded_gaussian import ROUNDED_GAUSSIAN
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms, get_entry
 from fl_privquant.mechanisms.spec import check_delta, check_epsilon
 from fl_privquant.mechanisms.sum_limits import FALSE_ALARM_ODDS
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.optimize.sums.coordinate_clip import error_of_kept
 from fl_privquant.planning import _plan_text
 from fl_privquant.planning._search import JointSearch
@@ -174,7 +177,7 @@ class Target:
         """The encoding of a mechanism that has the least error among those that meet the target.
 
         Updates are clipped to an L2 norm and rotated. Then every coordinate is clipped and encoded, or only a
-        random part of them, which carries nearly as much where there is much noise. :meth:`plans` lists more.
+        random part of them, which carries nearly as much where there is much noise.
 
         Parameters
         ----------
@@ -407,7 +410,7 @@ class _Planner:
         if get_entry(self.mechanism).spec.chooses_width:
             bits = bits[-1:]
         min_kept = max(_KEPT_PER_EXTRA * self.num_extra(1), 1)
-        search = JointSearch(self.dimension, bits, signal, self.make_plan, self._estimate_plan, min_kept)
+        search = JointSearch(self.dimension, bits, signal, self.make_plan, min_kept)
         if max_error is not None:
             return search.within_error(_validation.check_positive("max_error", max_error))
         return search.within_size(_validation.check_positive("max_kilobytes", max_kilobytes))
@@ -438,15 +441,6 @@ class _Planner:
                 f"{pluralize(self.dimension, 'coordinate')}; leave some metrics out"
             )
         return math.sqrt(ratio**2 - extra) if extra else ratio
-
-    def _estimate_plan(self, max_bits: int, kept: int) -> Estimate | None:
-        # Estimates assume the clip that the mechanism chooses, so they do not apply where a clip is given.
-        if self.clip is not None or self.parameters:
-            return None
-        estimate: Estimate | None = get_entry(self.mechanism).spec.estimate(
-            self._make_requirements(max_bits, kept)
-        )
-        return estimate
 
     def _make_requirements(self, max_bits: int, keep: int | float | None) -> RunRequirements:
         """The description of run and target from which a mechanism designs itself.
@@ -582,6 +576,18 @@ class Plan:
         """The share of a round's noise that the next round takes off; 0 if noise is fresh in each round."""
         handed = self.encoding.mechanism.handed
         return 0.0 if handed is None else handed.correlation
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one participation moves what all rounds tell, in units of the update's norm.
+
+        It is 1 with noise that is fresh in each round. Otherwise later rounds tell of an update, too.
+        """
+        mechanism = self.encoding.mechanism
+        if not isinstance(mechanism, CorrelatedGaussianMechanism):
+            return 1.0
+        shares = mechanism.shares
+        return math.sqrt(shares.noise.participation_cost(shares.schedule))
 
     @property
     def wanted_correlation(self) -> float | str | None:

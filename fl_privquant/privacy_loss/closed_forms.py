@@ -31,6 +31,16 @@ def response_loss(epsilon: float, delta: float = 0.0) -> PrivacyLoss:
     Reference: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", ICML 2015,
     Theorem 3.4: randomized response at epsilon, which with probability delta reveals its input.
 
+    Parameters
+    ----------
+    epsilon, delta
+        What the release is certified for; without a bound, epsilon is infinite.
+
+    Returns
+    -------
+    PrivacyLoss
+        The loss.
+
     >>> response_loss(1.0).max_loss
     1.0
     """
@@ -58,10 +68,24 @@ class NormalLoss(PrivacyLoss):
 def gaussian_loss(separation: float, revealed: float = 0.0, log_ratio: float = 0.0) -> NormalLoss:
     """The loss of normal noise, for inputs ``separation`` standard deviations apart: N(s^2 / 2, s^2).
 
-    ``revealed`` is an additional probability with which everything is revealed. With a ``log_ratio`` r, the
-    output distributions P and P' are only close to post-processings Q and Q' of the normal pair: P <= p Q and
-    Q' <= q P' with p q = e^r and p, q >= 1. Then P(S) - a P'(S) <= p (Q(S) - a e^-r Q'(S)) for all sets S:
-    losses grow by r, and probabilities, ``revealed`` included, by the factor e^r at most.
+    With a ``log_ratio`` r, the output distributions P and P' are only close to post-processings Q and Q' of
+    the normal pair: P <= p Q and Q' <= q P' with p q = e^r and p, q >= 1. Then P(S) - a P'(S) <= p (Q(S) - a
+    e^-r Q'(S)) for all sets S: losses grow by r, and probabilities, ``revealed`` included, by the factor e^r
+    at most.
+
+    Parameters
+    ----------
+    separation
+        Distance of the inputs, in standard deviations of the noise.
+    revealed
+        An additional probability with which everything is revealed.
+    log_ratio
+        How far the distributions are from post-processings of the normal pair, as above.
+
+    Returns
+    -------
+    NormalLoss
+        The loss.
 
     >>> round(gaussian_loss(1.0).delta(1.0), 5)
     0.12694
@@ -82,6 +106,16 @@ def laplace_loss(separation: float) -> PrivacyLoss:
 
     Noise z has loss s = ``separation`` for z < 0 and -s for z > s. Between, the loss is s - 2 z and has
     density exp((loss - s) / 2) / 4 under the first distribution.
+
+    Parameters
+    ----------
+    separation
+        Distance of the inputs, in scales of the noise.
+
+    Returns
+    -------
+    PrivacyLoss
+        The loss.
 
     >>> round(laplace_loss(1.0).delta(0.5), 6)
     0.221199

@@ -227,7 +227,6 @@ def error_ratio(
     schedule: RoundSchedule,
     noise: LagNoise,
     *,
-    participations: int | None = None,
     not_counted: float = 0.0,
     lost: float = 0.0,
     opened: float = 0.0,
@@ -238,8 +237,6 @@ def error_ratio(
     ----------
     schedule, noise
         The run, with its workload, and its noise.
-    participations
-        The most rounds that a client takes part in, and pays for; all that the schedule allows by default.
     not_counted
         Variance of further noise that is fresh in each round and does not count for privacy, in units of that
         of z: rounding errors.
@@ -250,9 +247,6 @@ def error_ratio(
     >>> round(error_ratio(schedule, LagNoise(0.8)), 3)
     0.199
     """
-    most = schedule.max_participations
-    if participations is not None and not 1 <= participations <= most:
-        raise InvalidSpecError("participations", participations, f"is outside 1..{most} of the schedule")
     added = LagNoise(noise.correlation, noise.private + not_counted)
     variance = added.model_variance(schedule, lost, opened)
     # Independent noise costs 1 for each participation.
@@ -268,6 +262,21 @@ def find_correlation(
     opened: float = 0.0,
 ) -> float:
     """The correlation, a multiple of 1 / 64, with the least :func:`error_ratio`; 0 where none gains.
+
+    Parameters
+    ----------
+    schedule
+        The rounds, how far apart a client takes part, and the workload.
+    private, not_counted
+        Variances of noise that is fresh in each round, over that of the noise that is handed over: what
+        counts for privacy, and what does not.
+    lost, opened
+        Shares of handed noise that is not taken off: as its client is lost, or that the server takes off.
+
+    Returns
+    -------
+    float
+        The correlation.
 
     >>> find_correlation(RoundSchedule(100, 10)), find_correlation(RoundSchedule(100, 1))
     (0.796875, 0.0)

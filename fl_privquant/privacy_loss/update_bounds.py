@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fl_privquant import _validation
 from fl_privquant.distributions.certified_table import CertifiedTable
-from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.privacy_loss.closed_forms import gaussian_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
@@ -147,13 +146,10 @@ def continuous_distribution_loss(
     if num_honest > 1 and _certificate(table, num_honest) is not None:
         # Where the secure sum is certified, the bound of the local view is no better, and takes longer.
         return None
-    distribution, update = (
-        _HashedDistribution.of(table.distribution),
-        UpdateBound(distance * NORM_ROUNDING, dimension),
-    )
+    update = UpdateBound(distance * NORM_ROUNDING, dimension)
 
     def renyi(order: float) -> float:
-        return _renyi(distribution, order) * update.widened**2
+        return _renyi(table.distribution, order) * update.widened**2
 
     # Few orders are computed. In between, the logarithm of a moment is a convex function of its rate (the
     # order less one), and 0 at rate 0, so that it lies below the chord of those on both sides.
@@ -175,28 +171,7 @@ def continuous_distribution_loss(
     return NamedLoss(NormBound(by_chord), "l2 renyi", norm=UpdateNorm.L2)
 
 
-@dataclass(frozen=True)
-class _HashedDistribution:
-    """A distribution identified by its numbers, so that equal ones are bounded once for all norms."""
-
-    numbers: tuple[bytes, ...]
-    distribution: OutputDistribution = field(compare=False)
-
-    @classmethod
-    def of(cls, distribution: OutputDistribution) -> _HashedDistribution:
-        arrays = (
-            distribution.values,
-            distribution.starts,
-            distribution.ends,
-            distribution.start_rows,
-            distribution.end_rows,
-        )
-        return cls(tuple(array.tobytes() for array in arrays), distribution)
-
-
-@lru_cache(maxsize=1024)
-def _renyi(known: _HashedDistribution, order: float) -> float:
-    return renyi_per_squared_distance(known.distribution, order)
+_renyi = lru_cache(maxsize=1024)(renyi_per_squared_distance)
 
 
 @lru_cache(maxsize=64)

@@ -88,13 +88,34 @@ def encode_in_chunks(
 ) -> Array:
     """The inputs encoded by ``encode_chunk``, in their shape.
 
-    Inputs are floating-point numbers of any shape and strides. Integers are refused: an update that holds
-    counts or indices is a mistake upstream. ``encode_chunk`` writes the codes of a chunk, of type ``dtype``
-    (None for that of the inputs, single or double precision), and returns how many of its inputs are not
-    finite. An input takes 0 to 2 random words from the stream. Without a stream, one with a fresh key from
-    the operating system is used. More than one thread saves time from some 10^5 inputs on.
+    Integers are refused: an update that holds counts or indices is a mistake upstream.
 
-    Raises InvalidUpdateError if an input is not a finite floating-point number; nothing is encoded then.
+    Parameters
+    ----------
+    x
+        Floating-point numbers of any shape and strides.
+    encode_chunk
+        Writes the codes of a chunk, and returns how many of its inputs are not finite.
+    dtype
+        The type of codes; None for that of the inputs, single or double precision.
+    clip
+        The largest absolute value of a coordinate, for ``encode_chunk``.
+    stream
+        Randomness; None for a fresh key from the operating system.
+    threads
+        More than one saves time from some 10^5 inputs on.
+    words_per_input
+        How many random words an input takes, from 0 to 2.
+
+    Returns
+    -------
+    Array
+        The codes.
+
+    Raises
+    ------
+    InvalidUpdateError
+        An input is not a finite floating-point number; nothing is encoded then.
     """
     source = x if isinstance(x, LazyVector) else _Given(np.asarray(x))
     _check(source.dtype, clip, stream, threads)

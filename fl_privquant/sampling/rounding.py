@@ -34,10 +34,24 @@ def encode_on_lattice(
     added, in integers, to an integer in 0..max_code; the output depends on the input only through that
     integer.
 
-    With noise, the sum is clamped to -reach..max_code + reach, if there is a ``reach``, and reduced modulo
-    2^bits, at least ``max_code + 1``. Other arguments are as for
-    :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word per input from the stream,
-    two with noise.
+    Parameters
+    ----------
+    x, clip, stream, threads
+        As for :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word per input from
+        the stream, two with noise.
+    max_code
+        The point of an input at the clip.
+    noise
+        What is added to points.
+    reach
+        With noise, sums are clamped to -reach..max_code + reach; None for no bound.
+    bits
+        Sums are reduced modulo 2^bits, at least ``max_code + 1``.
+
+    Returns
+    -------
+    Array
+        The integers.
 
     >>> from fl_privquant.sampling.stream import RandomStream
     >>> encode_on_lattice([-1.0, 0.0, 0.5, 7.0], 4, stream=RandomStream.seeded(1))

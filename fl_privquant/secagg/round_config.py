@@ -21,7 +21,13 @@ from fl_privquant.secagg.signed.witnesses import WITNESS_FAILURE, min_witnesses,
 
 
 def draw_session() -> bytes:
-    """A session id that no other run has."""
+    """A session id that no other run has.
+
+    Returns
+    -------
+    bytes
+        16 random bytes.
+    """
     return secrets.token_bytes(SESSION_BYTES)
 
 

@@ -28,6 +28,7 @@ BENCHMARKS = {
     "pfl": Benchmark(cohorts.pfl, {"num_clients": 20, "rounds": 3}),
     "training": Benchmark(cohorts.training, {"num_clients": 2, "examples": 40, "rounds": 1}),
     "million": Benchmark(cohorts.million, {"num_clients": 1000}),
+    "ray_workers": Benchmark(cohorts.ray_workers, {"num_clients": 4, "examples": 40, "rounds": 2}),
     "engines": Benchmark(rounds.engines, {"num_clients": 4, "rounds": 2}),
 }
 """Every benchmark by name, with small sizes for a quick trial."""

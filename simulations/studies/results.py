@@ -12,7 +12,7 @@ import pandas as pd
 from fl_privquant.statement import PrivacyStatement, Unit
 from simulations.report.statistics import student_interval
 from simulations.studies._pages import number, page_text, read_table, round_up, zero_out_epsilon
-from simulations.studies.beyond_trusted_server.study import MAX_TRIALS
+from simulations.studies.beyond_trusted_server.study import COMPARISONS, MAX_TRIALS
 from simulations.studies.headline import draw_headline
 from simulations.studies.records.training import FLOWER
 from simulations.studies.tuned_headline.arms import read_arms
@@ -178,13 +178,19 @@ def accuracy_rows() -> pd.DataFrame:
 
 
 def turn_rows() -> pd.DataFrame:
-    """Accuracies on MNIST with 1000 clients in turns, of the average of models."""
-    table = read_table(HERE / "beyond_trusted_server", "correlated-mnist")
+    """Accuracies with 1000 clients in turns, of the average of models."""
+    tables = {
+        compared.name: read_table(HERE / "beyond_trusted_server", name)
+        for name, compared in COMPARISONS.items()
+    }
     rows = []
-    for (epsilon, arm), runs in table.groupby(["epsilon", "arm"], sort=False):
+    for (name, epsilon, arm), runs in pd.concat(tables, names=["name"]).groupby(
+        ["name", "epsilon", "arm"], sort=False
+    ):
         private = math.isfinite(epsilon)
         rows.append(
             {
+                "data and model": name,
                 "arm": arm,
                 "ε, replace-one": _total(epsilon).epsilon_number,
                 "ε, zero-out": round_up(zero_out_epsilon(epsilon, DELTA), 2) if private else number(math.inf),

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fl_privquant.cohort import count_clients
 from fl_privquant.errors import SecureAggregationError
@@ -28,7 +27,7 @@ from fl_privquant.secagg.crypto import keys, shamir
 from fl_privquant.secagg.crypto.sharing import derive_share
 from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.roster_tree import merkle_root
-from fl_privquant.secagg.messages import Roster, SharedSeeds, SurvivorList, UnmaskRequest
+from fl_privquant.secagg.messages import Roster, SharedSeeds, SurvivorList
 from fl_privquant.secagg.signed.transcript import graph_digest, listing_digest
 from tests.secagg.driver import CONTEXT, Round, at, open_round, shown
 
@@ -118,23 +117,6 @@ def test_what_grinding_gains_is_paid_for_in_neighbors() -> None:
 
 
 # Different words to different clients
-
-
-@pytest.mark.parametrize("change", ["lists", "signature", "too few", "stranger"])
-def test_an_unmask_request_that_was_not_confirmed(change: str) -> None:
-    round_ = at("unmask", 20)
-    request = UnmaskRequest.from_bytes(round_.server.unmask_requests()[VICTIM])
-    if change == "lists":
-        request = replace(request, active=Subset(20, request.active.places[:-1]))
-    elif change == "signature":
-        request = replace(request, signatures=(bytes(64), *request.signatures[1:]))
-    elif change == "too few":
-        fewer = Subset(7, request.signers.places[1:])
-        request = replace(request, signers=fewer, signatures=request.signatures[1:])
-    else:
-        request = replace(request, signers=Subset(8, (*request.signers.places[1:], 7)))
-    with pytest.raises(SecureAggregationError):
-        round_.client(VICTIM).unmask(request.to_bytes())
 
 
 @pytest.mark.parametrize("change", ["too few", "another list", "not itself"])
@@ -231,14 +213,6 @@ def test_a_dealer_of_shares_that_do_not_fit_is_named(signed: bool) -> None:
         with pytest.raises(SecureAggregationError, match="do not open its secret"):
             round_.run()
     assert set(round_.server.culprits) == {culprit}
-
-
-def test_invented_clients_are_refused_where_identities_are_known() -> None:
-    round_ = at("share", 20)
-    posing = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-    roster = replace(roster_of(round_), identified=Subset(19, (0,)), identities=(posing,))
-    with pytest.raises(SecureAggregationError, match="identity key that this client's list does not have"):
-        round_.client(VICTIM).share_keys(roster.to_bytes())
 
 
 def test_keys_that_the_server_put_in_the_place_of_clients_keys_open_nothing() -> None:

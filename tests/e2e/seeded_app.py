@@ -36,9 +36,6 @@ client_app.train(
     mods=[PrivQuantMod(max_epsilon=float("inf"), seed=lambda context: context.run_config.get("codes-seed"))]
 )(train)
 
-plain_client_app = ClientApp()
-plain_client_app.train()(train)
-
 
 def initial():
     generator = np.random.default_rng(0)
@@ -66,7 +63,11 @@ class Recording(PrivQuantStrategy):
         return super().aggregate_train(server_round, replies)
 
 
-def run(grid, context, private):
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid, context):
     config = context.run_config
     clients, fraction = int(config["clients"]), float(config.get("fraction", 1.0))
     inner = FedAvg(
@@ -76,27 +77,9 @@ def run(grid, context, private):
         min_train_nodes=int(fraction * clients),
         min_available_nodes=clients,
     )
-    strategy = inner
-    if private:
-        name = str(config.get("mechanism", "optm"))
-        mechanism = pq.design(name, **({"epsilon": 2.0, "bits": 2} if name == "optm" else {}))
-        options = {"aggregation": SumOfCodes()} if config.get("aggregation") == "sum" else {}
-        strategy = Recording(inner, pq.Encoding(mechanism, clip=0.1, rotate=name == "optm"), **options)
+    encoding = pq.Encoding(pq.design("optm", epsilon=2.0, bits=2), clip=0.1, rotate=True)
+    options = {"aggregation": SumOfCodes()} if config.get("aggregation") == "sum" else {}
+    strategy = Recording(inner, encoding, **options)
     result = strategy.start(grid, initial(), num_rounds=int(config.get("rounds", 3)), timeout=300)
     context.state["arrays"] = result.arrays
-    if private:
-        context.state["codes"] = ConfigRecord(strategy.payloads)
-
-
-server_app = ServerApp()
-plain_server_app = ServerApp()
-
-
-@server_app.main()
-def main(grid, context):
-    run(grid, context, private=True)
-
-
-@plain_server_app.main()
-def plain_main(grid, context):
-    run(grid, context, private=False)
+    context.state["codes"] = ConfigRecord(strategy.payloads)

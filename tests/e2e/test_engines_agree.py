@@ -19,9 +19,8 @@ def federation(clients=5, **config):
     return Federation(clients, {"clients": clients, "codes-seed": 17, **config}, seed=5)
 
 
-def run(engine, private=True, clients=5, **config):
-    prefix = "" if private else "plain_"
-    return engine.run(f"{APP}:{prefix}server_app", f"{APP}:{prefix}client_app", federation(clients, **config))
+def run(engine, clients=5, **config):
+    return engine.run(f"{APP}:server_app", f"{APP}:client_app", federation(clients, **config))
 
 
 def model(result):
@@ -50,13 +49,6 @@ def test_seeded_sampling_asks_the_same_clients_on_ray(ray_cluster):
     assert model(run(engine, clients=6, fraction=0.5)) == model(run(InlineEngine(), clients=6, fraction=0.5))
     # An existing cluster is ours to stop, not the engine's.
     assert ray_cluster.runs
-
-
-def test_with_none_ray_gives_plain_fedavg_bit_for_bit(ray_cluster):
-    engine = RayEngine(address=ray_cluster.address)
-    private, plain = run(engine, mechanism="none"), run(engine, private=False)
-    assert model(private) == model(plain)
-    assert model(private) == model(run(InlineEngine(), private=False))
 
 
 def test_a_worker_that_ends_costs_its_clients_this_round_and_no_more(ray_cluster):

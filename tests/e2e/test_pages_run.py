@@ -195,7 +195,8 @@ def test_a_block_that_fails_is_noticed(text: str, tmp_path: Path, fresh: Path) -
         run(blocks(text), tmp_path, fresh)
 
 
-def test_the_readme_is_short() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "most"), [("README.md", 700), ("docs/pages/concepts.md", 900)])
+def test_the_first_pages_are_short(page: str, most: int) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     # What stands between cells of tables is no word.
-    assert len([word for word in text.split() if any(map(str.isalnum, word))]) <= 700
+    assert len([word for word in text.split() if any(map(str.isalnum, word))]) <= most

@@ -14,7 +14,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.arrays import DecodedArray, read_array
-from fl_privquant.flower.simulation import ENGINES, Federation, InlineEngine, RayEngine, engine, make_engine
+from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine, engine
 from fl_privquant.flower.simulation.inline import InlineGrid
 from tests.flower.apps import CLIP, assert_same_arrays, fedavg, query_app, simulate
 
@@ -141,13 +141,6 @@ def test_a_run_freezes_objects_only_while_it_lasts(frozen_before, monkeypatch):
         assert is_frozen(earlier) == frozen_before
     finally:
         gc.unfreeze()
-
-
-def test_engines_are_found_by_name():
-    assert make_engine("ray", address="auto") == RayEngine(address="auto")
-    with pytest.raises(InvalidSpecError, match="inline, ray"):
-        make_engine("slurm")
-    assert set(ENGINES) == {"inline", "ray"}
 
 
 @pytest.mark.parametrize(

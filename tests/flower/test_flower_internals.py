@@ -75,7 +75,6 @@ def test_internals_of_flower_are_those_named_here() -> None:
         "flwr.common.config.parse_config_args",
         "flwr.common.constant.ErrorCode",
         "flwr.common.constant.SUPERLINK_NODE_ID",
-        "flwr.common.serde.recorddict_to_proto",
         "flwr.serverapp.exception.PrivacyBudgetExhausted",
         "flwr.supercore.inflatable.inflatable_object.get_all_nested_objects",
         "flwr.supercore.inflatable.inflatable_object.get_object_tree",

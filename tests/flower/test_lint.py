@@ -158,12 +158,12 @@ def make_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
 
 def errors(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.is_error]
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def test_an_app_without_protection_is_told_what_to_write(make_app: MakeApp) -> None:
     (finding,) = lint_app(make_app())
-    assert finding.is_error
+    assert finding.severity is Severity.ERROR
     assert finding.place == "FedAvg"
     assert "every update is sent as it is" in finding.problem
     assert "rounds=7" in finding.remedy
@@ -620,7 +620,7 @@ app = ClientApp(client_fn=lambda context: None, mods=[secaggplus_mod])
 
 def test_legacy_secure_aggregation_is_found_in_the_sources(make_app: MakeApp) -> None:
     (finding,) = lint_app(make_app(client=LEGACY))
-    assert finding.is_error
+    assert finding.severity is Severity.ERROR
     assert "client.py, line 3" in finding.place
     assert "no ε is stated" in finding.problem
 

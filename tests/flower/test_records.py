@@ -7,11 +7,11 @@ import weakref
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_to_proto
 from numpy import arange
 
 from fl_privquant.flower._flower_internals import (
     UncheckedRecords,
-    dump_records,
     make_reply,
     put_arrays,
     unchecked_array,
@@ -35,7 +35,9 @@ def test_made_records_are_flowers_own_on_the_wire():
     own["arrays"] = unchecked_record(
         ArrayRecord, {"w": unchecked_array(array.dtype, array.shape, array.stype, array.data)}
     )
-    assert dump_records(unchecked_record(RecordDict, own)) == dump_records(RecordDict(records()))
+    assert recorddict_to_proto(unchecked_record(RecordDict, own)) == recorddict_to_proto(
+        RecordDict(records())
+    )
     for name, record in records().items():
         assert vars(own[name]).keys() <= vars(record).keys()
         assert own[name] == record
@@ -87,7 +89,7 @@ def test_views_of_lean_records_are_flowers_own_and_write_through():
     assert list(lean) == ["arrays", "config", "more"]
     with pytest.raises(TypeError):
         metrics["wrong"] = ConfigRecord()
-    assert dump_records(unchecked_record(UncheckedRecords, records())) == dump_records(plain)
+    assert recorddict_to_proto(unchecked_record(UncheckedRecords, records())) == recorddict_to_proto(plain)
 
 
 def test_views_of_lean_records_are_freed_without_the_garbage_collector():

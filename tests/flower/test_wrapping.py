@@ -201,9 +201,3 @@ def test_a_listener_sees_a_round_before_its_checkpoint_is_written(mechanism, tmp
     run(strategy, num_rounds=2)
     assert saved_rounds == [(1, 0), (2, 1)]
     assert strategy.finished_rounds == 2
-
-
-def test_rounds_that_all_fail_leave_the_initial_model(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), max_failed_rounds=2)
-    result = run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
-    assert_same_arrays(result.model, initial_arrays())

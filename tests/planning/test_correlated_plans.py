@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
+import numpy as np
 import pytest
 
 from fl_privquant.accounting import PerClient, Release, SecureSum
@@ -54,6 +56,17 @@ def test_a_printed_plan_states_correlation_and_error_of_models() -> None:
     assert "takes off 0.75 of the noise of the last one" in text
     (stated,) = re.findall(r"error of models \(sums of updates\) is ([\d.]+) times", text)
     assert float(stated) == pytest.approx(plan.prefix_error, abs=6e-4)
+    (norm,) = re.findall(r"an update of ([\d.]+) times the norm", text)
+    assert float(norm) == pytest.approx(plan.sensitivity, rel=5e-3)
+    # From the covariance of all rounds: of the first ten, five or any other number of participations.
+    mechanism = plan.encoding.mechanism
+    assert isinstance(mechanism, CorrelatedGaussianMechanism)
+    private = (mechanism.deviation / mechanism.handed_deviation) ** 2
+    lag = np.eye(100) - 0.75 * np.eye(100, k=-1)
+    inverse = np.linalg.inv(lag @ lag.T + private * np.eye(100))
+    costs = [inverse[:last:10, :last:10].sum() / number for number, last in enumerate(range(1, 101, 10), 1)]
+    assert plan.sensitivity == pytest.approx(math.sqrt(max(costs)), rel=1e-3)
+    assert TARGET.plan(7850, aggregation=HONEST).sensitivity == 1.0
 
 
 def test_auto_takes_fresh_noise_where_clients_may_take_part_in_every_round() -> None:

@@ -23,9 +23,11 @@ from simulations.benchmarks.harness import (
 RATIOS = [Ratio("twice as slow", "a copy", 2.0), Ratio("small", "float32", 0.0625, "bytes")]
 
 
-# Not `engines`: starting Ray is the matter of test_ray_apps. Not `pfl` and `record_gradients`: they need
-# packages that are not installed here.
-@pytest.mark.parametrize("name", sorted(set(BENCHMARKS) - {"engines", "pfl", "record_gradients"}))
+# Not `engines` and `ray_workers`: starting Ray is the matter of test_ray_apps. Not `pfl` and
+# `record_gradients`: they need packages that are not installed here.
+@pytest.mark.parametrize(
+    "name", sorted(set(BENCHMARKS) - {"engines", "ray_workers", "pfl", "record_gradients"})
+)
 def test_every_benchmark_returns_finite_positive_ratios(name: str) -> None:
     benchmark = BENCHMARKS[name]
     ratios = benchmark.run(**benchmark.quick)

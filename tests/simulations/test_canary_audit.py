@@ -64,6 +64,21 @@ _RUNS = {
     "table": (f"{_TASK} mechanism=optm", ("client total", "local", "replace-one"), 100.0),
     "one coordinate": (f"{_TASK} mechanism=optm", ("coordinate release", "local", "replace-one"), 0.95),
     "whole updates": (f"{_TASK} mechanism=privunit", ("client total", "local", "replace-one"), 1.0),
+    "whole updates, small epsilon": (
+        f"{_TASK} mechanism=privunit mechanism.epsilon=2",
+        ("client total", "local", "replace-one"),
+        0.5,
+    ),
+    "whole updates, normal scores": (
+        f"{_TASK} mechanism=cldp_l2",
+        ("client total", "local", "replace-one"),
+        1.0,
+    ),
+    "few bits": (
+        f"{_TASK} mechanism=one_bit task.dimension=4",
+        ("client total", "local", "replace-one"),
+        1.0,
+    ),
     "bits": (f"{_GAUSSIAN} mechanism=pbm", ("client total", "aggregate", "replace-one"), 0.5),
     "zero-out": (f"{_GAUSSIAN} privacy.relation=zero-out", ("client total", "aggregate", "zero-out"), 1.5),
     "correlated": (_CORRELATED, ("client total", "aggregate", "replace-one"), 2.0),

@@ -124,21 +124,21 @@ def test_parameters_that_a_mechanism_ignores_do_not_multiply_runs() -> None:
     assert len(names) == 1
 
 
-def test_every_mechanism_has_a_file_that_designs() -> None:
+def test_every_mechanism_has_a_file() -> None:
     files = {path.stem for path in (CONF / "mechanism").glob("*.yaml")}
     assert set(pq.available_mechanisms()) <= files
-    for name in files:
-        if name not in FOR_TARGETS:
-            assert compose_run(f"mechanism={name}").design() is not None
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_file_composes(choice: str) -> None:
     needs_target = (*FOR_TARGETS, "keep_adaptive", "pilot")
-    target = ["privacy.epsilon=8", "secagg=on"] if choice.partition("=")[2] in needs_target else []
-    config = compose_run(choice, *target)
-    assert RunConfig.from_mapping(config.to_mapping()) == config
     group, _, name = choice.partition("=")
+    more = ["privacy.epsilon=8", "secagg=on"] if name in needs_target else []
+    if group == "experiment":
+        # Some are only complete with a value of what they sweep.
+        more = [f"{key}={values.split(',')[0]}" for key, values in experiment_params(name).items()]
+    config = compose_run(choice, *more)
+    assert RunConfig.from_mapping(config.to_mapping()) == config
     assert (CONF / group / f"{name}.yaml").read_text().splitlines()[0].startswith("# ")
 
 

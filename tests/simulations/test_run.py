@@ -33,7 +33,6 @@ from simulations.runner.results import ResultsError, RunDirectory
 from simulations.studies._sweeps import experiment_params
 from simulations.tasks.task import get_task
 from tests.finished_runs import provenance_of, rows_of
-from tests.ray_cluster import RayCluster
 from tests.simulations.conftest import RunHere
 from tests.task_values import mean_of
 
@@ -175,8 +174,8 @@ def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> N
     assert rows["epsilon_client_total"].iloc[2] == quick.epsilon > rows["epsilon_client_total"].iloc[1]
     assert rows["composition_method"].tolist() == ["exact", "rdp", "rdp", "pld"]
     assert rows["epsilon_client_total_sum"].isna().all()
-    beside = accountant.statement(1e-5, relation=Relation.ZERO_OUT)
     assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    beside = accountant.statement(1e-5, relation=Relation.ZERO_OUT)
     assert [PrivacyStatement.from_dict(each) for each in provenance["beside"]] == [beside]
     assert not list(path.glob("*.checkpoint"))
 
@@ -317,7 +316,7 @@ def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere)
     assert "stopped: budget exhausted after 2 of 4 rounds: round 3: one more release makes" in done.stderr
     told = " ".join(done.stderr.split())  # two figures for one run, but each says what it is
     assert "Until a run ends, it is an upper bound that is quick to compute. one_bit-" in told
-    assert re.search(r"round 2/4, loss \S+, ε = 40\.29 \(local, replace-one\) one_bit-", told)
+    assert re.search(r"round 2/4, loss \S+, ε = 40\.29 \(local, replace-one\) ", told)
     assert "final privacy cost: ε = 39.68, δ = 1e-05 (client total, local view, replace-one)" in told
     assert run_here(*arguments, "privacy.budget=40.5")[0] == 3
     code, _, err = run_here(*arguments, "privacy.budget=1")
@@ -339,12 +338,12 @@ def test_help_and_cfg_read_well(run_here: RunHere) -> None:
     assert OmegaConf.create(job).mechanism.name == "optm"
 
 
-def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
-    """2 x 2 runs, killed in the middle and started again: the same rows as without interruption."""
+def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, run_here: RunHere) -> None:
+    """Killed in the second run and started again: the same rows as without interruption."""
     sweep = [
-        "-m", "mechanism=optm,one_bit", "seed=0,1", "task=cancer", "federation.num_clients=4",
-        "federation.rounds=6", "encoding=quantile", "study=killed",
-    ]  # fmt: skip
+        *("-m", "mechanism=optm,one_bit", "task=cancer", "federation.num_clients=4"),
+        *("federation.rounds=6", "encoding=quantile", "study=killed"),
+    ]
     killed = subprocess.Popen(
         [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"],
         cwd=ROOT,
@@ -371,12 +370,10 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     resumed = re.findall(r"(\S+), seed \d: was interrupted; resumes after round (\d) of 6\n", done.stderr)
     assert dict(resumed) == {name: str(after) for name, after in finished.items() if after}
-    whole = run_cli(*sweep, f"output={tmp_path / 'whole'}")
-    assert whole.returncode == 0, whole.stderr
-    runs = sorted(
-        path.name for path in (tmp_path / "whole/killed").iterdir() if (path / "summary.json").exists()
-    )
-    assert len(runs) == 4
+    code, _, err = run_here(*sweep, f"output={tmp_path / 'whole'}")
+    assert code == 0, err
+    runs = [path.parent.name for path in (tmp_path / "whole/killed").glob("*/summary.json")]
+    assert len(runs) == 2
     for run in runs:
         resumed_rows = pd.read_parquet(tmp_path / "killed" / run / "rounds.parquet")
         reference = pd.read_parquet(tmp_path / "whole/killed" / run / "rounds.parquet")
@@ -446,17 +443,3 @@ def test_bits_follow_the_schedule(tmp_path: Path) -> None:
     rows = rows_of(config)
     assert rows["bits_per_coordinate"].iloc[1:].tolist() == [1.0, 1.0, 3.0, 3.0]
     assert np.diff(rows["bytes_up"]).tolist() == [4 * (16 + codes) for codes in (82, 82, 244, 244)]
-
-
-@pytest.mark.slow
-def test_the_same_numbers_inline_and_on_ray(tmp_path: Path, ray_cluster: RayCluster) -> None:
-    """On Ray by the command, in a process of its own: Ray leaves things behind."""
-    federation = ["federation.num_clients=3", "federation.rounds=3", "federation.fraction=0.7"]
-    inline = compose_run(*federation, f"output={tmp_path / 'inline'}")
-    execute(inline)
-    engine = ["engine=ray", f"engine.address='{ray_cluster.address}'"]
-    done = run_cli(*engine, *federation, f"output={tmp_path / 'ray'}")
-    assert done.returncode == 0, done.stderr
-    (on_ray,) = (tmp_path / "ray").glob("default/*/rounds.parquet")
-    pd.testing.assert_frame_equal(rows_of(inline)[COLUMNS], pd.read_parquet(on_ray)[COLUMNS])
-    assert math.isfinite(rows_of(inline)["mean_squared_error"].iloc[-1])

@@ -56,7 +56,7 @@ def test_the_number_of_threads_changes_nothing(model: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [pytest.param(model, marks=WARNINGS) for model in ("mlp", "cnn")])
+@pytest.mark.parametrize("model", [pytest.param("mlp", marks=WARNINGS)])
 def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
     found = []
     inline: dict[str, Any] = {"name": "inline", "threads": 3}

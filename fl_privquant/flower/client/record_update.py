@@ -160,6 +160,11 @@ def linear_record_update(
     rng
         A seeded stream, for simulations; by default secure randomness, which keeps the draw a secret.
 
+    Returns
+    -------
+    RecordUpdate
+        What the app replies with as its ArrayRecord.
+
     Raises
     ------
     UnfitForRecordsError

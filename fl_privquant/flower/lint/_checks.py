@@ -75,11 +75,6 @@ class Finding:
     """What to write instead."""
     severity: Severity = Severity.ERROR
 
-    @property
-    def is_error(self) -> bool:
-        """Whether the app does not have the privacy that it claims."""
-        return self.severity is Severity.ERROR
-
     def __str__(self) -> str:
         instead = f". Instead: {self.remedy}" if self.remedy else ""
         return f"{self.severity}: {self.place}: {self.problem}{instead}"
@@ -97,6 +92,11 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
         Values for keys of the app's own config, as for ``flwr run``.
     relation
         The neighboring relation to state first; the other one is stated beside it.
+
+    Returns
+    -------
+    list[Finding]
+        What was found.
 
     Raises
     ------
@@ -133,19 +133,62 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
 def central_statement(
     noise_multiplier: float, rounds: int, relation: Relation, delta: float = _DELTA
 ) -> PrivacyStatement:
-    """What rounds of a noisy mean cost a client, if noise is that many clipping norms in the sum."""
+    """What rounds of a noisy mean cost a client, if noise is that many clipping norms in the sum.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of the noise of the sum, in clipping norms.
+    rounds
+        How many rounds there are.
+    relation
+        The neighboring relation to state.
+    delta
+        The delta at which epsilon is stated.
+
+    Returns
+    -------
+    PrivacyStatement
+        The statement for all rounds, if every client takes part in each.
+    """
     return _central_total(relation.distance * math.sqrt(rounds) / noise_multiplier, relation, delta)
 
 
 def local_statement(mod: LocalDpMod, relation: Relation, rounds: int | None = None) -> PrivacyStatement:
-    """What one update costs that passes Flower's ``LocalDpMod``, or all rounds, by the noise that it adds."""
+    """What one update costs that passes Flower's ``LocalDpMod``, or all rounds, by the noise that it adds.
+
+    Parameters
+    ----------
+    mod
+        Flower's mod.
+    relation
+        The neighboring relation to state.
+    rounds
+        How many rounds there are; None for one update.
+
+    Returns
+    -------
+    PrivacyStatement
+        The statement, at the delta of the mod.
+    """
     separation = relation.distance * mod.clipping_norm * math.sqrt(rounds or 1) / local_deviation(mod)
     epsilon, unit = gaussian_epsilon(separation, mod.delta), Unit.TOTAL if rounds else Unit.ROUND
     return PrivacyStatement(epsilon, mod.delta, unit, relation=relation, method="gaussian-exact")
 
 
 def local_deviation(mod: LocalDpMod) -> float:
-    """The standard deviation of the noise that Flower's ``LocalDpMod`` adds to each parameter."""
+    """The standard deviation of the noise that Flower's ``LocalDpMod`` adds to each parameter.
+
+    Parameters
+    ----------
+    mod
+        Flower's mod.
+
+    Returns
+    -------
+    float
+        The standard deviation.
+    """
     return float(mod.sensitivity) * math.sqrt(2.0 * math.log(1.25 / mod.delta)) / float(mod.epsilon)
 
 

@@ -48,7 +48,7 @@ from fl_privquant.mechanisms.modular_sum import SumRing
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.spec import Spec
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta, gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.additive.rounded_gaussian import RoundedShares, fraction_gap
@@ -201,19 +201,6 @@ class RoundedGaussianSpec(Spec):
             "coordinate_deviation": coordinate_deviation(run),
         }
         return parameters | dict(run.parameters)
-
-    @classmethod
-    def estimate(cls, requirements: RunRequirements) -> Estimate | None:
-        """The error and the width of the proposal, from closed forms."""
-        if requirements.own_clips:
-            requirements = replace(requirements, norms=UpdateNorms(l2=cls.choose_norm_ratio(requirements)))
-        if not cls.can_propose(requirements) or requirements.schedule is not None:
-            return None
-        try:
-            design = _ShareDesign.best(requirements.for_replace_one(requirements.epsilon))
-        except InfeasibleDesignError:
-            return None
-        return Estimate(design.error * requirements.survivors / requirements.view.honest_count, design.bits)
 
 
 def coordinate_deviation(requirements: RunRequirements) -> float:

@@ -40,20 +40,15 @@ from fl_privquant.distributions.certified_table import (
     log_ratio_upper,
     round_up,
 )
-from fl_privquant.distributions.codebook import Codebook, count_sum_bits
+from fl_privquant.distributions.codebook import Codebook
 from fl_privquant.distributions.input_density import Density, as_density
 from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.base import LatticeMechanism
-from fl_privquant.mechanisms.modular_sum import honest_reach, log_wrap_odds, ring_bits_for_reach
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.spec import Spec, check_levels
 from fl_privquant.mechanisms.sum_limits import CoordinateNoise, bounded_noise
-from fl_privquant.optimize.requirements import Estimate, RunRequirements
-from fl_privquant.optimize.sums.coordinate_clip import (
-    compute_clipped_moments,
-    rescale_to_unit_gain,
-)
+from fl_privquant.optimize.requirements import RunRequirements
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, Part, compose_epsilon
 from fl_privquant.privacy_loss.sums.bit_sums import binomial, poisson_binomial_losses, sum_of_bits_loss
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
@@ -86,28 +81,6 @@ class PbmSpec(Spec):
         if (self.epsilon is None) == (self.theta is None):
             raise InvalidSpecError("epsilon, theta", (self.epsilon, self.theta), "", "give one of the two")
         super().__post_init__()
-
-    @classmethod
-    def estimate(cls, requirements: RunRequirements) -> Estimate | None:
-        """Error and width of the proposal at the usual clip, from closed forms once theta is known."""
-        if not requirements.in_sum or requirements.delta == 0.0:
-            return None
-        run = requirements.for_replace_one(requirements.replace_one_epsilon)
-        trials, ratio = 2**run.bits - 1, cls.choose_norm_ratio(run)
-        spread = math.sqrt(run.dimension) / ratio
-        try:
-            theta = (_HALF - find_rare_weight(trials, run, ratio)) / TOTAL_WEIGHT
-        except InfeasibleDesignError:
-            return None
-        noise = spread**2 * (0.25 / theta**2 - compute_clipped_moments(spread)[0] / spread**2) / trials
-        width = count_sum_bits(run.num_clients, trials)
-        if not run.exact_sums:
-            rows = np.array([[0.5 + theta, 0.5 - theta], [0.5 - theta, 0.5 + theta]])
-            # The sum of all clients' bits, however they are grouped into codes.
-            odds, draws = log_wrap_odds(run.dimension), run.num_clients * trials
-            width = min(width, ring_bits_for_reach(honest_reach(np.array([-0.5, 0.5]), rows, draws, odds)))
-        central = 4.0 * run.dimension / (run.separation**2 * run.survivors)
-        return Estimate(rescale_to_unit_gain(noise, spread, run.num_clients) / central, width)
 
     @classmethod
     def propose(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:

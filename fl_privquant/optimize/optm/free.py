@@ -165,10 +165,35 @@ def design_free(
 ) -> FreeOptimum:
     """The best unbiased distribution on these (m,) increasing values, at ``epsilon`` in the local view.
 
-    For inputs of that density, ``power`` 1 minimizes the mean absolute error, 2 the mean squared error. Knots
-    increase from -1 to 1, symmetric around 0 if values and density are. Of the methods, "ipm" is faster from
-    some 32 levels on. The metric is one of :data:`~fl_privquant.optimize.metric_privacy.METRICS`; its bounds
-    on probabilities are kept with ``room`` to spare, for their rounding.
+    Parameters
+    ----------
+    values
+        (m,) output values, which increase.
+    epsilon
+        The bound on the loss of a coordinate, in the local view.
+    density
+        The density of inputs.
+    power
+        1 for the least mean absolute error, 2 for the least mean squared error.
+    knots
+        Inputs at which output probabilities are chosen, increasing from -1 to 1; symmetric around 0 if
+        values and density are.
+    method
+        Of the solver: "simplex" or, faster from some 32 levels on, "ipm".
+    metric
+        One of :data:`~fl_privquant.optimize.metric_privacy.METRICS`.
+    room
+        What bounds on probabilities are tightened by, for their rounding.
+
+    Returns
+    -------
+    FreeOptimum
+        The distribution, with its error and gradient.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        The values do not reach far enough for an unbiased mechanism.
     """
     return FreeFamily(epsilon, density, power, knots, method, metric, room).best(values)
 

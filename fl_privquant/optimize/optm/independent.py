@@ -159,10 +159,26 @@ def design_independent(
 ) -> tuple[OutputDistribution, Floats]:
     """The best distribution found with independent selections, and its selection probabilities.
 
-    Parameters are those of :func:`~fl_privquant.optimize.optm.free.design_free`. ``start`` is a selection
-    (the second result of an earlier call) to begin from. The search is then quicker and less fine, which
-    suits a search over bins. The objective is the exact error, linearized in each box; the paper minimizes a
-    linear bound of the mean absolute error instead (theorem "extend").
+    With a ``start`` the search is quicker and less fine, which suits a search over bins. The objective is the
+    exact error, linearized in each box; the paper minimizes a linear bound of the mean absolute error instead
+    (theorem "extend").
+
+    Parameters
+    ----------
+    values, epsilon, density, power
+        As for :func:`~fl_privquant.optimize.optm.free.design_free`.
+    start
+        Selection probabilities to begin from: the second result of an earlier call.
+
+    Returns
+    -------
+    tuple[OutputDistribution, Floats]
+        The distribution, and its selection probabilities.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        None was found within epsilon.
     """
     require_reach(values, epsilon)
     family = _Family(values, density, power)

@@ -38,7 +38,23 @@ _REFINEMENTS = 4
 
 
 def design_monotone(values: Floats, epsilon: float, density: Density, power: int) -> OutputDistribution:
-    """The best distribution of theorem "constraint2" on symmetric bins; parameters as in ``design_free``."""
+    """The best distribution of theorem "constraint2" on symmetric bins.
+
+    Parameters
+    ----------
+    values, epsilon, density, power
+        As for :func:`~fl_privquant.optimize.optm.free.design_free`.
+
+    Returns
+    -------
+    OutputDistribution
+        The distribution.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        The bins are not symmetric, or the theorem has no solution there.
+    """
     require_reach(values, epsilon)
     if not is_symmetric(values, density):
         raise InfeasibleDesignError(

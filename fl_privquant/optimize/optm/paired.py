@@ -25,7 +25,25 @@ from fl_privquant.optimize.optm.free import is_symmetric, require_reach
 def design_paired(
     values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
 ) -> OutputDistribution:
-    """The least error among joint selections of two bins; for parameters see ``design_free``."""
+    """The least error among joint selections of two bins.
+
+    Parameters
+    ----------
+    values, epsilon, density, power
+        As for :func:`~fl_privquant.optimize.optm.free.design_free`.
+    method
+        Of the solver.
+
+    Returns
+    -------
+    OutputDistribution
+        The distribution.
+
+    Raises
+    ------
+    InfeasibleDesignError
+        The values do not reach far enough for an unbiased mechanism.
+    """
     require_reach(values, epsilon)
     levels = values.size
     selections = Selections(values)

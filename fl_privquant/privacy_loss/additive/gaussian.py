@@ -27,6 +27,18 @@ _KEPT = 1024
 def gaussian_delta(separation: float, epsilon: float) -> float:
     """The delta at ``epsilon`` of N(0, 1) and N(``separation``, 1), rounded up.
 
+    Parameters
+    ----------
+    separation
+        Distance of the means, in standard deviations.
+    epsilon
+        The epsilon to spend.
+
+    Returns
+    -------
+    float
+        The delta.
+
     >>> round(gaussian_delta(1.0, 1.0), 6)
     0.126937
     """

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import permutations, product
 
@@ -91,11 +92,11 @@ def blanket_loss(
         if loss is not None:
             return loss
     # With fewer other clients the loss is larger, so counting some of them gives a bound too.
-    others, too_many = 0, num_honest
-    while too_many - others > 1:
-        middle = (others + too_many) // 2
-        fits = _work(len(rows), codes, low, middle * share) <= _MAX_WORK
-        others, too_many = (middle, too_many) if fits else (others, middle)
+    others = bisect_left(
+        range(1, num_honest),
+        True,
+        key=lambda number: _work(len(rows), codes, low, number * share) > _MAX_WORK,
+    )
     if others == 0:
         return local
     draws = BlanketDraws(blanket, others, share)

@@ -210,10 +210,31 @@ def choose_parameters(
     different things about who was lost. ``signed`` rounds always do, and need a graph that the server can
     neither find by trying many nor cut by choosing who is lost.
 
-    Raises InvalidSpecError if there is no such graph; roughly, corrupt_fraction + dropout_fraction must stay
+     corrupt_fraction + dropout_fraction must stay
     below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and where the server may lie. At
     least two honest clients must be left in a sum: three clients cannot have one corrupt *and* one lost, so
     one of the two fractions must be 0 there, and both for two clients.
+
+    Parameters
+    ----------
+    num_clients
+        Clients of the round.
+    corrupt_fraction, dropout_fraction
+        Shares of the clients that may be corrupt, and that may be lost.
+    server_may_lie
+        Whether the server may tell clients different things.
+    signed
+        Whether messages are signed with identity keys.
+
+    Returns
+    -------
+    GraphParameters
+        The size of the graph, and the threshold of its secret sharing.
+
+    Raises
+    ------
+    InvalidSpecError
+        There is no such graph.
 
     >>> choose_parameters(10)
     GraphParameters(num_clients=10, num_neighbors=9, threshold=6, spread=False)

@@ -174,7 +174,23 @@ def create_identity(path: Path) -> bytes:
 
 
 def read_identity(path: Path) -> Ed25519PrivateKey:
-    """The key in a file that :func:`create_identity` wrote; refused if others can read the file."""
+    """The key in a file that :func:`create_identity` wrote; refused if others can read the file.
+
+    Parameters
+    ----------
+    path
+        The file, a private key in PEM.
+
+    Returns
+    -------
+    Ed25519PrivateKey
+        The private key.
+
+    Raises
+    ------
+    InvalidSpecError
+        The file cannot be read, holds no Ed25519 key, or can be read by others.
+    """
     text = _read(path, "fl-privquant identity new")
     try:
         key = serialization.load_pem_private_key(text, password=None)
@@ -200,7 +216,27 @@ def read_public_key_hex(path: Path) -> str:
 def read_known_clients(
     path: Path, operator: bytes | None = None, today: datetime.date | None = None
 ) -> KnownClients:
-    """The list in a file. With an operator's public key, its signature in ``path`` + ``.sig`` is required."""
+    """The list in a file. With an operator's public key, its signature in ``path`` + ``.sig`` is required.
+
+    Parameters
+    ----------
+    path
+        The file, which ``fl-privquant identity list`` writes.
+    operator
+        The public key that must have signed it; None if none has to.
+    today
+        The day on which keys must be valid; by default the present one (UTC).
+
+    Returns
+    -------
+    KnownClients
+        The clients, with their keys that are valid.
+
+    Raises
+    ------
+    InvalidSpecError
+        The file cannot be read, holds no list, or lacks the operator's signature.
+    """
     text = _read(path, "fl-privquant identity list add")
     if operator is not None:
         _check_signature(path, text, operator)

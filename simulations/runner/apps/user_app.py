@@ -116,8 +116,10 @@ def call_in_own_process(function: Callable[..., _Result], *arguments: Any) -> _R
     InvalidSpecError
         The process was killed.
     """
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.Process(target=_send_result, args=(sender, function, arguments))
+    # Ray's threads hold locks that a copy of this process would wait for without end.
+    context: Any = multiprocessing.get_context("spawn" if "ray" in sys.modules else None)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_result, args=(sender, function, arguments))
     process.start()
     sender.close()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from simulations.studies._pages import (
     one_row,
     zero_out_epsilon,
 )
+from simulations.studies.beyond_trusted_server.models import MODELS
 from simulations.studies.beyond_trusted_server.training import (
     APART,
     ARMS,
@@ -40,55 +41,91 @@ from simulations.studies.beyond_trusted_server.training import (
 )
 
 ERRORS = "correlated-errors"
-TASKS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
-"""Functions of :mod:`simulations.tasks.data`; the table of each is ``correlated-`` and its name."""
-EPSILONS = (1.0, 2.0, 4.0, 8.0)
+NO_PRIVACY = "no privacy"
 FIRST_CLIP, MAX_TRIALS = 0.1, 6
 """Where tuning of the L2 clip begins, and how many runs it takes at most, the same for all arms."""
 TUNING_SEED, TEST_SEEDS = 100, (0, 1, 2, 3, 4)
-NO_PRIVACY = "no privacy"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms that are compared on a task, in a table of their own."""
+
+    name: str
+    """What the page calls it."""
+    task: str
+    """A function of :mod:`simulations.tasks.data`."""
+    model: str = "softmax"
+    """One of :data:`~simulations.studies.beyond_trusted_server.models.MODELS`."""
+    epsilons: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    seeds: tuple[int, ...] = TEST_SEEDS
+    arms: tuple[str, ...] = tuple(arm for arm in ARMS if arm != NO_PRIVACY)
+
+
+COMPARISONS = {
+    "correlated-mnist": Comparison("MNIST, softmax regression", "mnist"),
+    "correlated-fashion_mnist": Comparison(
+        "Fashion-MNIST, softmax regression", "fashion_mnist", epsilons=(1.0, 4.0)
+    ),
+    "correlated-mnist-cnn": Comparison(
+        "MNIST, a small CNN",
+        "mnist",
+        "cnn",
+        # A run takes several times as long.
+        epsilons=(1.0,),
+        seeds=(0, 1),
+        arms=(
+            "trusted server, fresh noise",
+            "trusted server, correlated noise",
+            "secure sum, correlated noise",
+        ),
+    ),
+}
+"""What is trained, by the names of tables."""
 _MEASURED_COORDINATES, _MEASURED_EPSILON = 32_000, 1.0
 
 
 def train_row(
-    task: str, arm: str, epsilon: float, l2_clip: float, seed: int, validate: bool
+    task: str, model: str, arm: str, epsilon: float, l2_clip: float, seed: int, validate: bool
 ) -> dict[str, Any]:
     """The row of one training run."""
-    outcome = run_training(Setting(task, arm, epsilon, l2_clip, seed, validate=validate))
+    outcome = run_training(Setting(task, arm, epsilon, l2_clip, seed, model, validate))
     del outcome["model"]
     return {"arm": arm, "epsilon": epsilon, "l2_clip": l2_clip, "seed": seed, **outcome}
 
 
-def compute_accuracy(task: str, epsilons: Sequence[float] = EPSILONS) -> Tables:
+def compute_accuracy(table: str, epsilons: Sequence[float] = ()) -> Tables:
     """Tune the clips on validation examples of one seed, and run all arms on other seeds.
 
     Secure sums take the clip that was tuned for a trusted server with the same noise, whose error is within
     some percent of theirs, so that they are not favored.
     """
+    compared = COMPARISONS[table]
+    task, model = compared.task, compared.model
     trials: list[dict[str, Any]] = []
     chosen = [(NO_PRIVACY, math.inf, math.inf)]
-    for epsilon in epsilons:
+    for epsilon in epsilons or compared.epsilons:
         best: dict[Arm, float] = {}
-        for arm, noise in ARMS.items():
-            if noise.server in ("flower", "trusted"):
-                tried = tune_clip(task, arm, epsilon)
+        for arm in compared.arms:
+            if ARMS[arm].server != "secure":
+                tried = tune_clip(task, model, arm, epsilon)
                 trials += tried
-                best[noise] = max(tried, key=score)["l2_clip"]
-        for arm, noise in ARMS.items():
-            if arm != NO_PRIVACY:
-                server = "trusted" if noise.server == "secure" else noise.server
-                chosen.append((arm, epsilon, best[replace(noise, server=server)]))
-    runs = compute_rows(train_row, [(task, *one, seed, False) for seed in TEST_SEEDS for one in chosen])
-    return {f"correlated-{task}-trials": pd.DataFrame(trials), f"correlated-{task}": runs}
+                best[ARMS[arm]] = max(tried, key=score)["l2_clip"]
+        for arm in compared.arms:
+            noise = ARMS[arm]
+            server = "trusted" if noise.server == "secure" else noise.server
+            chosen.append((arm, epsilon, best[replace(noise, server=server)]))
+    cells = [(task, model, *one, seed, False) for seed in compared.seeds for one in chosen]
+    return {f"{table}-trials": pd.DataFrame(trials), table: compute_rows(train_row, cells)}
 
 
-def tune_clip(task: str, arm: str, epsilon: float) -> list[dict[str, Any]]:
+def tune_clip(task: str, model: str, arm: str, epsilon: float) -> list[dict[str, Any]]:
     """The trials of an arm: by factors of two from the first clip to where it gets no better."""
     trials: dict[float, dict[str, Any]] = {}
     best = FIRST_CLIP
     while near := [clip for clip in (best, 0.5 * best, 2.0 * best) if clip not in trials]:
         for clip in near[: MAX_TRIALS - len(trials)]:
-            trials[clip] = compute_once(train_row, task, arm, epsilon, clip, TUNING_SEED, True)
+            trials[clip] = compute_once(train_row, task, model, arm, epsilon, clip, TUNING_SEED, True)
         best = max(trials, key=lambda clip: score(trials[clip]))
         if len(trials) == MAX_TRIALS:
             break
@@ -167,14 +204,14 @@ def compute_errors() -> pd.DataFrame:
 
 
 PARTS: dict[str, Compute] = {
-    **{f"correlated-{task}": partial(compute_accuracy, task) for task in TASKS},
+    **{table: partial(compute_accuracy, table) for table in COMPARISONS},
     ERRORS: compute_errors,
 }
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    runs = {task: read(f"correlated-{task}") for task in TASKS}
+    runs = {table: read(table) for table in COMPARISONS}
     view = StatedView(ViewKind.AGGREGATE, COHORT)
     return {
         "clients": CLIENTS,
@@ -183,17 +220,17 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "apart": APART,
         "participations": math.ceil(ROUNDS / APART),
         "decay": DECAY,
+        "rate": MODELS["cnn"].learning_rate,
+        "unclipped_rate": MODELS["cnn"].unclipped_rate,
         "first_clip": FIRST_CLIP,
         "max_trials": MAX_TRIALS,
-        "seeds": TEST_SEEDS,
-        "arms": [arm for arm in ARMS if arm != NO_PRIVACY],
         "errors": read(ERRORS),
-        "tasks": TASKS,
-        "figures": dict(zip(TASKS, FIGURES, strict=True)),
-        "epsilons": {task: find_epsilons(table) for task, table in runs.items()},
-        "arm": lambda task, name, epsilon: one_row(summarize(runs[task]), arm=name, epsilon=epsilon),
-        "no_privacy": lambda task: one_row(summarize(runs[task]), arm=NO_PRIVACY),
-        "gain": lambda task, *pair: compare_pairs(runs[task], *pair),
+        "comparisons": COMPARISONS,
+        "figures": dict(zip(COMPARISONS, FIGURES, strict=True)),
+        "epsilons": {name: find_epsilons(table) for name, table in runs.items()},
+        "arm": lambda table, name, epsilon: one_row(summarize(runs[table]), arm=name, epsilon=epsilon),
+        "no_privacy": lambda table: one_row(summarize(runs[table]), arm=NO_PRIVACY),
+        "gain": lambda table, *pair: compare_pairs(runs[table], *pair),
         "target": lambda epsilon: PrivacyStatement(epsilon, DELTA, Unit.TOTAL, view).brief,
         "zero_out": lambda epsilon: zero_out_epsilon(epsilon, DELTA),
         "per_cent": lambda value: f"{100.0 * value:.1f}",
@@ -206,9 +243,9 @@ def find_epsilons(runs: pd.DataFrame) -> list[float]:
     return sorted(float(epsilon) for epsilon in runs["epsilon"].unique() if math.isfinite(epsilon))
 
 
-def _draw_accuracies(read: ReadTable, task: str) -> Any:
+def _draw_accuracies(read: ReadTable, compared: str) -> Any:
     """Test accuracies of all arms, of the average of models: the mean, and the lowest and highest seed."""
-    table = summarize(read(f"correlated-{task}"))
+    table = summarize(read(compared))
     epsilons = find_epsilons(table)
     columns = min(len(epsilons), 2)
     rows = math.ceil(len(epsilons) / columns)
@@ -218,13 +255,14 @@ def _draw_accuracies(read: ReadTable, task: str) -> Any:
     )
     for axis, epsilon in zip(grid.flat, epsilons, strict=False):
         _draw_arms(axis, table, epsilon)
-        axis.set_xlabel(f"test accuracy on {TASKS[task]}, %")
+        axis.set_xlabel(f"test accuracy, {COMPARISONS[compared].name}, %")
     return figure
 
 
 def _draw_arms(axis: Any, table: pd.DataFrame, epsilon: float) -> None:
     """One panel: the arms at one ε, and a line where training without privacy ends."""
-    for place, arm in enumerate(reversed(_COLORS)):
+    colors = {arm: color for arm, color in _COLORS.items() if arm in set(table["arm"])}
+    for place, arm in enumerate(reversed(colors)):
         row = one_row(table, arm=arm, epsilon=epsilon)
         mean, low, high = (100.0 * getattr(row, f"average_accuracy{end}") for end in ("", "_low", "_high"))
         axis.plot([low, high], [place, place], color=_COLORS[arm], linewidth=2)
@@ -234,14 +272,14 @@ def _draw_arms(axis: Any, table: pd.DataFrame, epsilon: float) -> None:
     axis.axvline(most, color="black", linestyle=":", linewidth=1)
     axis.annotate(
         f"no privacy {most:.1f}",
-        (most, len(_COLORS) - 1),
+        (most, len(colors) - 1),
         xytext=(-4, 0),
         textcoords="offset points",
         ha="right",
         fontsize=9,
     )
-    axis.set_yticks(range(len(_COLORS)), list(reversed(_COLORS)))
-    axis.set_ylim(-0.5, len(_COLORS) - 0.3)
+    axis.set_yticks(range(len(colors)), list(reversed(colors)))
+    axis.set_ylim(-0.5, len(colors) - 0.3)
     axis.margins(x=0.08)
     axis.grid(visible=False, axis="y")
     total = PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
@@ -258,7 +296,8 @@ _COLORS = {
 }
 
 FIGURES = {
-    "accuracies": partial(_draw_accuracies, task="mnist"),
-    "accuracies-fashion": partial(_draw_accuracies, task="fashion_mnist"),
+    "accuracies": partial(_draw_accuracies, compared="correlated-mnist"),
+    "accuracies-fashion": partial(_draw_accuracies, compared="correlated-fashion_mnist"),
+    "accuracies-cnn": partial(_draw_accuracies, compared="correlated-mnist-cnn"),
 }
 """By name, the functions that draw the figures of the page."""

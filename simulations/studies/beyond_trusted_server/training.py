@@ -1,4 +1,4 @@
-"""One training run through Flower: softmax regression, with cohorts in turn.
+"""One training run through Flower, with cohorts in turn.
 
 Clients take one step on all of their examples. The noise is that of a trusted server, of Flower's own wrapper
 or of a secure sum, and is fresh in each round or correlated over rounds.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,13 +25,13 @@ from flwr.serverapp import (
     ServerApp,
 )
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 import fl_privquant as pq
 from fl_privquant.accounting import SecureSum, SimulatedSum
-from fl_privquant.flower import ModelAverageStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import ModelAverageStrategy, PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_arrays
+from fl_privquant.flower.client import CohortApp, CohortMod
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import Plan
 from fl_privquant.privacy_loss.correlated_noise import (
@@ -42,16 +43,13 @@ from fl_privquant.privacy_loss.correlated_noise import (
 from fl_privquant.secagg import ClientPolicy
 from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_noise
 from simulations.studies._pages import data_root, zero_out_epsilon
+from simulations.studies.beyond_trusted_server.models import MODELS, Arrays, Floats, Labels
 from simulations.tasks import data
 
 CLIENTS, COHORT, ROUNDS, APART = 1000, 100, 100, 10
 DELTA, DECAY = 1e-5, 0.9
 VALIDATION = 10_000
 """The last so many training examples are held back for tuning."""
-
-_CLASSES = 10
-
-Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,8 @@ class Setting:
     l2_clip: float
     """Infinite without privacy."""
     seed: int
-    learning_rate: float = 2.0
+    model: str = "softmax"
+    """One of :data:`~simulations.studies.beyond_trusted_server.models.MODELS`."""
     validate: bool = False
     """Whether to evaluate examples that are held back from training, in place of the test examples."""
     rounds: int = ROUNDS
@@ -101,7 +100,7 @@ class Setting:
 
 
 @lru_cache(maxsize=2)
-def load_examples(task: str, validate: bool) -> tuple[Matrix, NDArray[np.int64], Matrix, NDArray[np.int64]]:
+def load_examples(task: str, validate: bool) -> tuple[Floats, Labels, Floats, Labels]:
     """Inputs and labels for training and for evaluation; the last input is 1."""
     examples = getattr(data, task)(data_root=data_root(task))
     train_x, test_x = (
@@ -114,15 +113,12 @@ def load_examples(task: str, validate: bool) -> tuple[Matrix, NDArray[np.int64],
     return train_x, train_y, test_x, test_y
 
 
-def accuracy(weights: Matrix, inputs: Matrix, labels: NDArray[np.int64]) -> float:
-    """The share of examples whose label has the largest score."""
-    return float(np.mean(np.argmax(inputs @ weights, axis=1) == labels))
-
-
 def run_training(setting: Setting) -> dict[str, Any]:
     """Train, and return accuracies of the last model and of the average of models, and what was planned."""
     _, _, test_x, test_y = load_examples(setting.task, setting.validate)
-    dimension = test_x.shape[1] * _CLASSES
+    model = MODELS[setting.model]
+    initial = model.initialize(setting.seed)
+    dimension = sum(array.size for array in initial.values())
     plan = _make_plan(setting, dimension) if setting.noise.server == "secure" else None
     correlation = find_correlation(RoundSchedule(ROUNDS, APART)) if setting.noise.correlated else 0.0
     outcome: dict[str, Any] = {}
@@ -135,16 +131,15 @@ def run_training(setting: Setting) -> dict[str, Any]:
         def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             if number < setting.rounds:
                 return None
-            return MetricRecord({"accuracy": accuracy(arrays["x"].numpy(), test_x, test_y)})
+            return MetricRecord({"accuracy": model.accuracy(read_arrays(arrays), test_x, test_y)})
 
-        initial = np.zeros((test_x.shape[1], _CLASSES), np.float32)
         result = strategy.start(
             grid,
-            ArrayRecord({"x": Array(initial)}),
+            ArrayRecord({name: Array(array) for name, array in initial.items()}),
             num_rounds=setting.rounds,
             evaluate_fn=strategy.evaluate_both(evaluate),
         )
-        outcome["model"] = result.arrays["x"].numpy()
+        outcome["model"] = read_arrays(result.arrays)
         outcome.update(result.evaluate_metrics_serverapp[setting.rounds])
 
     # Flower draws clients and noise from the global generators.
@@ -256,27 +251,29 @@ def _client_app(setting: Setting) -> ClientApp:
     """Clients that take one step on their examples, which are dealt out at random."""
     inputs, labels, _, _ = load_examples(setting.task, setting.validate)
     parts = np.random.default_rng([setting.seed, 1]).permutation(len(labels)).reshape(CLIENTS, -1)
-    targets = np.eye(_CLASSES, dtype=np.float32)
-    honest = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
-    policy: ClientPolicy | bool = honest if setting.masked else False
-    mod = PrivQuantMod(math.inf, max_delta=DELTA, seed=setting.seed, secure_aggregation=policy)
-    app = ClientApp()
+    model, clipped = MODELS[setting.model], setting.noise.server != "open"
+    rate = model.learning_rate if clipped else model.unclipped_rate
 
-    @app.train(mods=[] if setting.noise.server == "flower" else [mod])
+    def train_cohort(message: Message, contexts: Sequence[Context]) -> Arrays:
+        own = parts[[int(context.node_config["partition-id"]) for context in contexts]]
+        weights = read_arrays(message.content.array_records["arrays"])
+        return model.train(weights, inputs[own], labels[own], rate)
+
     def train(message: Message, context: Context) -> Message:
-        own = parts[int(context.node_config["partition-id"])]
-        weights = read_arrays(message.content.array_records["arrays"])["x"]
-        scores = inputs[own] @ weights
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        step = inputs[own].T @ (shares - targets[labels[own]])
-        trained = weights - setting.learning_rate / len(own) * step
+        trained = train_cohort(message, [context])
         content = RecordDict(
             {
-                "arrays": ArrayRecord({"x": Array(np.asarray(trained, np.float32))}),
-                "metrics": MetricRecord({"num-examples": len(own)}),
+                "arrays": ArrayRecord({name: Array(array[0]) for name, array in trained.items()}),
+                "metrics": MetricRecord({"num-examples": parts.shape[1]}),
             }
         )
         return Message(content, reply_to=message)
 
-    return app
+    if setting.noise.server == "flower":
+        app = ClientApp()
+        app.train()(train)
+        return app
+    honest = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
+    policy: ClientPolicy | bool = honest if setting.masked else False
+    mod = CohortMod(math.inf, max_delta=DELTA, seed=setting.seed, secure_aggregation=policy)
+    return CohortApp(mod, train, train_cohort)

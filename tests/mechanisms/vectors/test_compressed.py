@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.vectors.mrc import inner_exponent
 from fl_privquant.mechanisms.vectors.sphere import privunit_squared_error
 
@@ -132,9 +132,3 @@ def test_sizes() -> None:
 def test_signs_that_cannot_be_are_refused(sampled: int) -> None:
     with pytest.raises(InvalidSpecError, match="sampled"):
         pq.design("sqkr", epsilon=1.0, dimension=3, sampled=sampled)
-
-
-def test_an_index_outside_the_codebook_is_refused() -> None:
-    mechanism = pq.design("mmrc", epsilon=2.0, dimension=3, levels=5)
-    with pytest.raises(CodeOverflowError, match=r"index 7 is outside 0\.\.4"):
-        mechanism.decode(np.array([0] * 64 + [1, 1, 1], dtype=np.uint8))
