@@ -315,7 +315,7 @@ def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere)
     assert done.returncode == 3, done.stderr
     assert "stopped: budget exhausted after 2 of 4 rounds: round 3: one more release makes" in done.stderr
     told = " ".join(done.stderr.split())  # two figures for one run, but each says what it is
-    assert "Until a run ends, it is an upper bound that is quick to compute. one_bit-" in told
+    assert "Until a run ends, it is an upper bound that is quick to compute. one_bit, seed 0: " in told
     assert re.search(r"round 2/4, loss \S+, ε = 40\.29 \(local, replace-one\) ", told)
     assert "final privacy cost: ε = 39.68, δ = 1e-05 (client total, local view, replace-one)" in told
     assert run_here(*arguments, "privacy.budget=40.5")[0] == 3
