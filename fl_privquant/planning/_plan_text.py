@@ -61,11 +61,12 @@ def describe_limits(plan: Plan) -> str:
     own, summed, sums = "", "", plan.aggregation
     if isinstance(sums, SecureSum):
         own = ", which counts on its own noise alone"
-        # With True, a client assumes the usual shares of corrupt and lost clients.
+        # With True, a client assumes the usual shares of corrupt and lost clients, which three cannot bear.
         usual = SecureSum()
-        if sums.corrupt_fraction == usual.corrupt_fraction and sums.dropout_fraction in (
-            0.0,
-            usual.dropout_fraction,
+        if (
+            sums.corrupt_fraction == usual.corrupt_fraction
+            and sums.dropout_fraction in (0.0, usual.dropout_fraction)
+            and usual.view(plan.target.num_clients).honest_count > 1
         ):
             policy = "True"
         else:

@@ -104,6 +104,36 @@ def compute_rows(
     return pd.DataFrame(rows)
 
 
+def tune_by_twos(
+    run: Callable[[float], dict[str, Any]],
+    first: float,
+    max_trials: int,
+    score: Callable[[Mapping[str, Any]], float],
+) -> list[dict[str, Any]]:
+    """The trials of a setting: by factors of two from the first value to where it gets no better.
+
+    Parameters
+    ----------
+    run
+        Gives the row of a trial.
+    first
+        The value to begin with.
+    max_trials
+        The most runs that are spent.
+    score
+        How good a row is.
+    """
+    trials: dict[float, dict[str, Any]] = {}
+    best = first
+    while near := [value for value in (best, 0.5 * best, 2.0 * best) if value not in trials]:
+        for value in near[: max_trials - len(trials)]:
+            trials[value] = run(value)
+        best = max(trials, key=lambda value: score(trials[value]))
+        if len(trials) == max_trials:
+            break
+    return list(trials.values())
+
+
 def forget_rows() -> None:
     """Remove all rows that are kept on disk."""
     shutil.rmtree(CACHE, ignore_errors=True)

@@ -14,7 +14,6 @@ from simulations.report.statistics import student_interval
 from simulations.studies._pages import number, page_text, read_table, round_up, zero_out_epsilon
 from simulations.studies.beyond_trusted_server.study import COMPARISONS, MAX_TRIALS
 from simulations.studies.headline import draw_headline
-from simulations.studies.records.training import FLOWER
 from simulations.studies.tuned_headline.arms import read_arms
 
 HERE = Path(__file__).parent
@@ -52,13 +51,10 @@ def record_rows() -> pd.DataFrame:
     """Accuracies with ten silos, by who adds the noise, for each ε."""
     tables = [read_table(HERE / "records", name) for name in ("ten-silos", "opacus")]
     rows = []
-    for (way, epsilon), runs in pd.concat(tables).groupby(["way", "epsilon"], sort=False):
+    for (way, _), runs in pd.concat(tables).groupby(["way", "epsilon"], sort=False):
         first = runs.iloc[0]
-        # The unit of Flower's wrapper is a silo. Without privacy one row is enough.
-        if way == FLOWER or (math.isinf(first["add_remove"]) and epsilon != 1.0):
-            continue
         cells = {
-            f"ε, {relation}": round_up(first[key], 2) if math.isfinite(first[key]) else number(math.inf)
+            f"ε, {relation}": round_up(first[key], 2)
             for relation, key in (("add-remove", "add_remove"), ("replace-one", "replace_one"))
         }
         accuracy = _mean_with_half(runs["accuracy"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,6 +74,7 @@ def run(
     data: Callable[[int], Data] = silo,
     lost: frozenset[int] = frozenset(),
     limits: Mapping[str, Any] | None = None,
+    silos: int = SILOS,
 ) -> tuple[PrivQuantStrategy, dict[str, np.ndarray]]:
     client, server = ClientApp(), ServerApp()
     kept: list[PrivQuantStrategy] = []
@@ -89,7 +91,7 @@ def run(
     policy = secure and ClientPolicy(
         corrupt_fraction=sums.corrupt_fraction, dropout_fraction=sums.dropout_fraction
     )
-    mod = PrivQuantMod(**allowed, seed=3, secure_aggregation=policy)
+    mod = PrivQuantMod(**{"secure_aggregation": policy, **allowed}, seed=3)
 
     @client.train(mods=[leaves, mod])
     def train(message: Message, context: Context) -> Message:
@@ -106,11 +108,11 @@ def run(
                 "intercept": Array(np.zeros(CLASSES, np.float32)),
             }
         )
-        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=SILOS)
+        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=silos)
         kept.append(PrivQuantStrategy(inner, planned, simulated=not secure))
         context.state["arrays"] = kept[0].start(grid, start, num_rounds=rounds).arrays
 
-    result = InlineEngine().run(server, client, Federation(num_clients=SILOS))
+    result = InlineEngine().run(server, client, Federation(num_clients=silos))
     return kept[0], {name: array.numpy() for name, array in result.arrays.items()}
 
 
@@ -259,6 +261,18 @@ def test_a_record_that_is_not_finite_counts_as_nothing_and_an_enormous_one_as_th
     # How many were drawn, and how many of them are bad, is a secret of the silo: logs are often collected.
     assert lines
     assert not any(character.isdigit() for line in lines for character in line)
+
+
+def test_three_silos_sum_securely_with_the_limits_that_their_plan_prints() -> None:
+    """Three cannot lose one and still have two honest ones, as clients with the usual limits ask."""
+    target = Target(8.0, rounds=1, num_clients=3, unit="record", records=360, sampling_rate=0.5)
+    planned = target.plan(DIMENSION)
+    (printed,) = re.findall(r"PrivQuantMod\((.*)\)\.", str(planned))
+    limits = eval(f"dict({printed})", {"ClientPolicy": ClientPolicy})
+    strategy, _ = run(planned, limits=limits, silos=3)
+    assert strategy.survivors == {1: 3}
+    with pytest.raises(NoUsableReplyError):
+        run(planned, limits={**limits, "secure_aggregation": True}, silos=3)
 
 
 def test_a_client_refuses_less_noise_than_it_allows() -> None:

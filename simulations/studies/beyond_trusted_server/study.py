@@ -24,6 +24,7 @@ from simulations.studies._pages import (
     compute_once,
     compute_rows,
     one_row,
+    tune_by_twos,
     zero_out_epsilon,
 )
 from simulations.studies.beyond_trusted_server.models import MODELS
@@ -121,15 +122,11 @@ def compute_accuracy(table: str, epsilons: Sequence[float] = ()) -> Tables:
 
 def tune_clip(task: str, model: str, arm: str, epsilon: float) -> list[dict[str, Any]]:
     """The trials of an arm: by factors of two from the first clip to where it gets no better."""
-    trials: dict[float, dict[str, Any]] = {}
-    best = FIRST_CLIP
-    while near := [clip for clip in (best, 0.5 * best, 2.0 * best) if clip not in trials]:
-        for clip in near[: MAX_TRIALS - len(trials)]:
-            trials[clip] = compute_once(train_row, task, model, arm, epsilon, clip, TUNING_SEED, True)
-        best = max(trials, key=lambda clip: score(trials[clip]))
-        if len(trials) == MAX_TRIALS:
-            break
-    return list(trials.values())
+
+    def run(clip: float) -> dict[str, Any]:
+        return compute_once(train_row, task, model, arm, epsilon, clip, TUNING_SEED, True)
+
+    return tune_by_twos(run, FIRST_CLIP, MAX_TRIALS, score)
 
 
 def score(row: Mapping[str, Any]) -> float:

@@ -1,9 +1,10 @@
-"""Ten silos, and privacy for each record: accuracy, ε and bytes of five ways."""
+"""Ten silos, and privacy for each record: accuracy, ε and bytes of five ways, each tuned alike."""
 
 from __future__ import annotations
 
-import itertools
+import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,78 @@ import pandas as pd
 from scipy import stats
 
 from fl_privquant.plotting import import_pyplot
-from simulations.studies._pages import Compute, ReadTable, compute_rows
+from fl_privquant.statement import PrivacyStatement, Relation, Unit, ViewKind
+from simulations.runner.config import RunConfig
+from simulations.runner.results import RunDirectory
+from simulations.studies._pages import (
+    Compute,
+    ReadTable,
+    Tables,
+    compute_once,
+    compute_rows,
+    data_root,
+    join_tables,
+    tune_by_twos,
+)
+from simulations.studies._sweeps import Sweep, execute_runs, run_columns, sweep_runs
 from simulations.studies.records import correlated
 from simulations.studies.records import training as runs
 
-OURS, CENTRAL = list(runs.WAYS)[:2]
+CNN = Sweep(name="records-cnn", experiment="records/mnist_cnn", needs="mnist")
+"""A convolutional network on all of MNIST."""
 
 
-def _compute_runs() -> pd.DataFrame:
-    return compute_rows(runs.run_way, itertools.product(runs.WAYS, runs.EPSILONS, runs.SEEDS))
+def _compute_ways(table: str, ways: Sequence[str]) -> Tables:
+    """Tune the learning rate of each way at each ε on one seed, and run it on the others.
+
+    The secure sum takes the rate that was tuned for the trusted server with the same noise, so that it is not
+    favored.
+    """
+    trials, cells = [], []
+    for way in ways:
+        for epsilon in [math.inf] if way == runs.NO_PRIVACY else runs.EPSILONS:
+            tried = tune_rate(runs.CENTRAL if way == runs.OURS else way, epsilon)
+            trials += tried if way != runs.OURS else []
+            best = max(tried, key=lambda trial: trial["accuracy"])["learning_rate"]
+            cells += [(way, epsilon, seed, best) for seed in runs.SEEDS]
+    return {table: compute_rows(runs.run_way, cells), f"{table}-tuning": pd.DataFrame(trials)}
 
 
-def _compute_opacus() -> dict[str, pd.DataFrame]:
-    tried = compute_rows(
-        runs.run_opacus, itertools.product(runs.EPSILONS, [runs.TUNING_SEED], runs.OPACUS_RATES)
-    )
-    best = tried.loc[tried.groupby("epsilon")["accuracy"].idxmax()].set_index("epsilon")["learning_rate"]
-    cells = [(epsilon, seed, float(best[epsilon])) for epsilon in runs.EPSILONS for seed in runs.SEEDS]
-    return {"opacus": compute_rows(runs.run_opacus, cells), "opacus-tuning": tried}
+def tune_rate(way: str, epsilon: float) -> list[dict[str, Any]]:
+    """The trials of a way: by factors of two from the first learning rate to where it gets no better."""
+
+    def run(learning_rate: float) -> dict[str, Any]:
+        return compute_once(runs.run_way, way, epsilon, runs.TUNING_SEED, learning_rate)
+
+    return tune_by_twos(run, runs.FIRST_RATE, runs.MAX_TRIALS, lambda row: float(row["accuracy"]))
+
+
+def _compute_cnn() -> pd.DataFrame:
+    configs = sweep_runs(CNN, f"task.data_root={data_root(CNN.needs)}", f"study={CNN.name}")
+    execute_runs(configs)
+    return pd.DataFrame([_cnn_row(config) for config in configs])
+
+
+def _cnn_row(config: RunConfig) -> dict[str, Any]:
+    path = RunDirectory.of(config).path
+    stated = json.loads((path / "provenance.json").read_text())["statements"]
+    spent = {
+        statement.relation: statement.epsilon
+        for statement in map(PrivacyStatement.from_dict, stated)
+        if statement.unit is Unit.RECORD and statement.view.kind is ViewKind.AGGREGATE
+    }
+    columns, rounds = run_columns(config), pd.read_parquet(path / "rounds.parquet")
+    return {
+        "seed": config.seed,
+        # One fewer than planned for each time that a run was interrupted, as that round counts as spent.
+        "rounds": int(rounds["round"].iloc[-1]),
+        "dimension": columns["dimension"],
+        "accuracy": columns["accuracy"],
+        "add_remove": spent[Relation.ADD_REMOVE],
+        "replace_one": spent[Relation.REPLACE_ONE],
+        "kilobytes": rounds["bytes_up"].diff().iloc[-1] / config.federation.num_clients / 1000.0,
+        "overflowed_sums": columns["overflowed_sums"],
+    }
 
 
 def _compute_correlated() -> pd.DataFrame:
@@ -37,8 +92,9 @@ def _compute_correlated() -> pd.DataFrame:
 
 
 PARTS: dict[str, Compute] = {
-    "ten-silos": _compute_runs,
-    "opacus": _compute_opacus,
+    "ten-silos": lambda: _compute_ways("ten-silos", [way for way in runs.WAYS if way != runs.OPACUS]),
+    "opacus": lambda: _compute_ways("opacus", [runs.OPACUS]),
+    "records-cnn": _compute_cnn,
     "correlated-records": _compute_correlated,
 }
 """By name, the functions that compute the tables."""
@@ -47,11 +103,14 @@ PARTS: dict[str, Compute] = {
 def _draw_accuracy(read: ReadTable) -> Any:
     """Accuracy against the epsilon of a record: a line for each way that protects records, or nobody."""
     figure, axis = import_pyplot().subplots(figsize=(7.0, 4.0), layout="constrained")
-    ways = _all_ways(read)
-    for way, rows in ways[ways["way"] != runs.FLOWER].groupby("way", sort=False):
+    for way, rows in _all_ways(read).groupby("way", sort=False):
         means = 100.0 * rows.groupby("epsilon")["accuracy"].mean()
-        # It lies on the line of the secure sum.
-        axis.plot(means.index, means, marker="o", linestyle="--" if way == CENTRAL else "-", label=way)
+        if way == runs.NO_PRIVACY:
+            axis.axhline(means.iloc[0], color="gray", label=way)
+        elif way != runs.FLOWER:
+            # It lies on the line of the secure sum.
+            dashed = "--" if way == runs.CENTRAL else "-"
+            axis.plot(means.index, means, marker="o", linestyle=dashed, label=way)
     axis.set(
         xlabel="ε asked for (record total, add-remove)",
         ylabel="test accuracy, %",
@@ -69,19 +128,25 @@ FIGURES = {"accuracy": _draw_accuracy}
 
 
 def _all_ways(read: ReadTable) -> pd.DataFrame:
-    return pd.concat([read("ten-silos"), read("opacus").drop(columns="learning_rate")], ignore_index=True)
+    return join_tables(read, ("ten-silos", "opacus"))
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    table, of_opacus = _all_ways(read), read("opacus")
+    table = _all_ways(read)
     lines = [_summarize(rows) for _, rows in table.groupby(["way", "epsilon"], sort=False)]
+    cnn = read("records-cnn")
     return {
         "runs": runs,
         "lines": lines,
-        "behind_central": [_lead(table, CENTRAL, OURS, epsilon) for epsilon in runs.EPSILONS],
-        "ahead_of_opacus": [_lead(table, OURS, runs.OPACUS, epsilon) for epsilon in runs.EPSILONS],
-        "opacus_rates": of_opacus.groupby("epsilon")["learning_rate"].first().tolist(),
+        "behind_central": [_lead(table, runs.CENTRAL, runs.OURS, epsilon) for epsilon in runs.EPSILONS],
+        "ahead_of_opacus": [_lead(table, runs.OURS, runs.OPACUS, epsilon) for epsilon in runs.EPSILONS],
+        "cnn": {
+            **cnn.iloc[0].to_dict(),
+            "seeds": cnn["seed"].tolist(),
+            "rounds_of": cnn["rounds"].tolist(),
+            "accuracies": (100.0 * cnn["accuracy"]).tolist(),
+        },
         "correlated": read("correlated-records").to_dict("records"),
     }
 
@@ -93,9 +158,9 @@ def _summarize(rows: pd.DataFrame) -> dict[str, Any]:
         "way": first["way"],
         "seeds": len(rows),
         "epsilon": float(first["epsilon"]),
+        "learning_rate": float(first["learning_rate"]),
         "accuracy": 100.0 * float(rows["accuracy"].mean()),
         "half": _half_interval(100.0 * rows["accuracy"].to_numpy()),
-        "private": math.isfinite(first["add_remove"]),
         "add_remove": float(first["add_remove"]),
         "replace_one": float(first["replace_one"]),
         "bytes": int(first["bytes"]),

@@ -1,8 +1,9 @@
 """The runs: softmax regression on MNIST with ten silos, by five ways to protect (or not) their records.
 
-All ways take the same steps: each record is drawn with the same probability, its gradient is clipped to the
-same norm, and the server takes a step with momentum. In each, the run costs a record the same (ε, δ),
-add-remove, except without privacy and with Flower's wrapper, whose unit is a silo.
+All ways that protect records take the same steps: each record is drawn with the same probability, its
+gradient is clipped to the same norm, and the server takes a step with momentum. In each, the run costs a
+record the same (ε, δ), add-remove. Flower's wrapper clips the mean gradient of a whole silo instead, and its
+ε is for a silo.
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ from fl_privquant.errors import MISSING
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, linear_record_update
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning.record_plan import RecordPlan, plan_records
-from fl_privquant.privacy_loss.additive.gaussian import gaussian_separation
+from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.statement import Relation
 from simulations.studies._pages import DATA_VARIABLES, MissingDataError
 from simulations.tasks.data import mnist
 
 SILOS, RECORDS, ROUNDS, RATE, CLIP, DELTA = 10, 10_000, 100, 0.1, 1.0, 1e-5
-MOMENTUM, LEARNING_RATE = 0.9, 0.5
+MOMENTUM = 0.9
 EPSILONS, SEEDS = (1.0, 2.0, 4.0), (0, 1, 2, 3, 4)
 CLASSES, FEATURES = 10, 784
 DIMENSION = CLASSES * (FEATURES + 1)
-OPACUS_RATES = (0.05, 0.1, 0.2, 0.5)
-"""Learning rates of the server that are tried for DP-SGD in each silo, on a seed that is not compared."""
+FIRST_RATE, MAX_TRIALS = 0.5, 6
+"""Where the tuning of a server's learning rate begins, and how many runs it takes at most, for each way."""
 TUNING_SEED = 100
+"""Its runs are scored on training records that they leave out, and not compared."""
+FLOWER_CLIP = 0.1
+"""Shorter than nearly all mean gradients here, so that Flower's noise is small next to what it clips."""
 
 Data = tuple[np.ndarray, np.ndarray]
 Weights = dict[str, np.ndarray]
@@ -64,12 +68,20 @@ def _examples() -> tuple[Data, Data]:
 def _silos(seed: int) -> list[Data]:
     """The records of each silo: equal parts of as many records as the study has."""
     inputs, labels = _examples()[0]
-    chosen = np.random.default_rng(seed).permutation(len(labels))[:RECORDS]
+    chosen = _order(seed)[:RECORDS]
     return [(inputs[part], labels[part]) for part in np.array_split(chosen, SILOS)]
 
 
-def _accuracy(weights: Weights) -> float:
-    inputs, labels = _examples()[1]
+def _order(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(len(_examples()[0][1]))
+
+
+def _accuracy(weights: Weights, seed: int) -> float:
+    """On the test records; where learning rates are tuned, on as many training records that no silo has."""
+    (train_inputs, train_labels), (inputs, labels) = _examples()
+    if seed == TUNING_SEED:
+        left_out = _order(seed)[-len(labels) :]
+        inputs, labels = train_inputs[left_out], train_labels[left_out]
     guesses = (inputs @ weights["coef"].T + weights["intercept"]).argmax(axis=1)
     return float((guesses == labels).mean())
 
@@ -118,18 +130,18 @@ def _server(learning_rate: float) -> FedAvgM:
     )
 
 
-def _run_ours(epsilon: float, seed: int) -> dict[str, float]:
+def _run_ours(epsilon: float, seed: int, learning_rate: float) -> dict[str, float]:
     plan, silos = _plan(epsilon), _silos(seed)
 
     def update(message: Message, silo: int, number: int) -> RecordDict:
         made = linear_record_update(message, *silos[silo], rng=_stream(seed, number, silo))
         return RecordDict({"arrays": made})
 
-    strategy = PrivQuantStrategy(_server(LEARNING_RATE), plan, simulated=True)
+    strategy = PrivQuantStrategy(_server(learning_rate), plan, simulated=True)
     weights = _run_app(update, strategy, [PrivQuantMod(**plan.client_limits, seed=seed)])
     ledger = strategy.ledger
     return {
-        "accuracy": _accuracy(weights),
+        "accuracy": _accuracy(weights, seed),
         "bytes": plan.bytes_per_round,
         "multiplier": plan.noise_multiplier,
         "add_remove": ledger.record_statement(DELTA, True).epsilon,
@@ -137,15 +149,33 @@ def _run_ours(epsilon: float, seed: int) -> dict[str, float]:
     }
 
 
-def _run_central(epsilon: float, seed: int, private: bool = True) -> dict[str, float]:
+def _run_central(epsilon: float, seed: int, learning_rate: float) -> dict[str, float]:
     """DP-SGD by a trusted server that has all records, with the noise that is counted in our plan."""
     plan = _plan(epsilon)
     # Rounding errors count as noise, so that the plan's multiplier alone is a little below this.
     honest, deviation = plan.num_honest, 2.0
     shares = math.sqrt((honest * deviation**2 + (honest - 1) / 12.0) / (honest * deviation**2))
     multiplier = plan.noise_multiplier * shares
-    sampling = RecordSampling(CLIP if private else 1e9, RATE, RATE * RECORDS)
-    rng = np.random.default_rng([seed, round(1000 * epsilon)])
+    return {
+        "accuracy": _train_in_one_place(seed, learning_rate, CLIP, multiplier * CLIP),
+        "bytes": 4 * DIMENSION,
+        "multiplier": multiplier,
+        "add_remove": plan.spent(Relation.ADD_REMOVE).epsilon,
+        "replace_one": plan.spent(Relation.REPLACE_ONE).epsilon,
+    }
+
+
+def _run_without_privacy(epsilon: float, seed: int, learning_rate: float) -> dict[str, float]:
+    """The same steps without clip and noise."""
+    accuracy = _train_in_one_place(seed, learning_rate, clip=1e9, noise=0.0)
+    nothing = {"multiplier": 0.0, "add_remove": epsilon, "replace_one": epsilon}
+    return {"accuracy": accuracy, "bytes": 4 * DIMENSION, **nothing}
+
+
+def _train_in_one_place(seed: int, learning_rate: float, clip: float, noise: float) -> float:
+    """The accuracy after SGD on the records of all silos, with noise of that deviation on each sum."""
+    sampling = RecordSampling(clip, RATE, RATE * RECORDS)
+    rng = np.random.default_rng([seed, round(1000 * noise)])
     weights = {name: array.astype(np.float64) for name, array in _start().items()}
     velocity = {name: np.zeros(array.shape) for name, array in weights.items()}
     for number in range(1, ROUNDS + 1):
@@ -161,17 +191,10 @@ def _run_central(epsilon: float, seed: int, private: bool = True) -> dict[str, f
         errors *= sampling.clip_factors(norms)[:, None]
         gradients = {"coef": errors.T @ inputs, "intercept": errors.sum(axis=0)}
         for name, gradient in gradients.items():
-            noise = rng.normal(0.0, multiplier * CLIP, gradient.shape) if private else 0.0
-            velocity[name] = MOMENTUM * velocity[name] + (gradient + noise) / sampling.divisor
-            weights[name] -= LEARNING_RATE * velocity[name]
-    stated = {relation: plan.spent(relation).epsilon for relation in Relation}
-    return {
-        "accuracy": _accuracy(weights),
-        "bytes": 4 * DIMENSION,
-        "multiplier": multiplier if private else 0.0,
-        "add_remove": stated[Relation.ADD_REMOVE] if private else math.inf,
-        "replace_one": stated[Relation.REPLACE_ONE] if private else math.inf,
-    }
+            noisy = gradient + rng.normal(0.0, noise, gradient.shape)
+            velocity[name] = MOMENTUM * velocity[name] + noisy / sampling.divisor
+            weights[name] -= learning_rate * velocity[name]
+    return _accuracy(weights, seed)
 
 
 def _run_opacus(epsilon: float, seed: int, learning_rate: float) -> dict[str, float]:
@@ -220,7 +243,7 @@ def _run_opacus(epsilon: float, seed: int, learning_rate: float) -> dict[str, fl
     # The silo's own noise hides a record from everybody: our count of one silo alone, for both relations.
     alone = _count_alone(float(multiplier))
     return {
-        "accuracy": _accuracy(weights),
+        "accuracy": _accuracy(weights, seed),
         "bytes": 4 * DIMENSION,
         "multiplier": float(multiplier),
         "add_remove": float(accountant.get_epsilon(DELTA)),
@@ -236,12 +259,11 @@ def _count_alone(multiplier: float) -> float:
     return record_statement({release: ROUNDS}, DELTA, Relation.REPLACE_ONE).epsilon
 
 
-def _run_flower(epsilon: float, seed: int) -> dict[str, float]:
+def _run_flower(epsilon: float, seed: int, learning_rate: float) -> dict[str, float]:
     """Flower's own wrapper with a trusted server, which protects a silo as a whole."""
     separation = gaussian_separation(epsilon, DELTA)
     multiplier = math.sqrt(ROUNDS) / separation
     silos = _silos(seed)
-    clip = 0.5
 
     def update(message: Message, silo: int, number: int) -> RecordDict:
         inputs, labels = silos[silo]
@@ -257,34 +279,33 @@ def _run_flower(epsilon: float, seed: int) -> dict[str, float]:
 
     np.random.seed(seed)  # noqa: NPY002  (Flower draws from it)
     strategy = DifferentialPrivacyServerSideFixedClipping(
-        _server(LEARNING_RATE), multiplier, clip, num_sampled_clients=SILOS
+        _server(learning_rate), multiplier, FLOWER_CLIP, num_sampled_clients=SILOS
     )
+    # A record more, or another one, is another update of its silo, which is clipped: at most two clips apart.
+    of_record = gaussian_epsilon(2.0 * separation, DELTA)
     return {
-        "accuracy": _accuracy(_run_app(update, strategy, [])),
+        "accuracy": _accuracy(_run_app(update, strategy, []), seed),
         "bytes": 4 * DIMENSION,
         "multiplier": multiplier,
-        "add_remove": math.inf,
-        "replace_one": math.inf,
+        "add_remove": of_record,
+        "replace_one": of_record,
     }
 
 
-FLOWER = "Flower's wrapper, a silo as the unit"
-WAYS: dict[str, Callable[[float, int], dict[str, float]]] = {
-    "secure sum, shared noise": _run_ours,
-    "central DP-SGD, trusted server": _run_central,
-    "no privacy": lambda epsilon, seed: _run_central(epsilon, seed, private=False),
+OURS, CENTRAL = "secure sum, shared noise", "central DP-SGD, trusted server"
+OPACUS, FLOWER = "Opacus in each silo", "Flower's wrapper, trusted server"
+NO_PRIVACY = "no privacy"
+WAYS: dict[str, Callable[[float, int, float], dict[str, float]]] = {
+    OURS: _run_ours,
+    CENTRAL: _run_central,
+    NO_PRIVACY: _run_without_privacy,
     FLOWER: _run_flower,
+    OPACUS: _run_opacus,
 }
-"""The ways that need no further package."""
-OPACUS = "Opacus in each silo"
+"""By name, the functions that run them; that of Opacus needs ``pip install opacus``."""
 
 
-def run_way(way: str, epsilon: float, seed: int) -> dict[str, Any]:
+def run_way(way: str, epsilon: float, seed: int, learning_rate: float) -> dict[str, Any]:
     """The row of one run."""
-    return {"way": way, "epsilon": epsilon, "seed": seed, **WAYS[way](epsilon, seed)}
-
-
-def run_opacus(epsilon: float, seed: int, learning_rate: float) -> dict[str, Any]:
-    """The row of one run with Opacus, which needs ``pip install opacus``."""
-    row = _run_opacus(epsilon, seed, learning_rate)
-    return {"way": OPACUS, "epsilon": epsilon, "seed": seed, "learning_rate": learning_rate, **row}
+    row = WAYS[way](epsilon, seed, learning_rate)
+    return {"way": way, "epsilon": epsilon, "seed": seed, "learning_rate": learning_rate, **row}

@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
 
 NUM_FEATURES = 30
 _NUM_HOSPITALS = 5
@@ -23,6 +22,9 @@ def _load_all() -> Patients:
     Features are scaled by the ranges in the data's public description: a mean or a maximum that a hospital
     computed from its patients would tell of them outside of what the plan counts.
     """
+    # Here, as Flower imports this module anew for each message, and only one in four needs the patients.
+    from sklearn.datasets import load_breast_cancer
+
     data = load_breast_cancer()
     ranges = re.findall(r"\):\s+([\d.]+)\s+([\d.]+)\s*$", data.DESCR, flags=re.MULTILINE)
     low, high = np.array(ranges, dtype=np.float64).T
