@@ -109,7 +109,7 @@ class Run:
         lines, last = self.provenance["statements"], self.rows[max(self.rows)]
         notes, stated, first = [], {"epsilon_coordinate": own}, lines[0]
         require(math.isclose(own[0], first["epsilon"]) and own[1] == first["delta"], f"{own} is not stated")
-        for line in lines:
+        for line in [*lines, *self.provenance.get("beside", [])]:
             name = f"ε, {line['unit']}, {line['view']}, {line['relation']}"
             (view, *honest), relation, unit = line["view"].split(" of "), line["relation"], line["unit"]
             epsilon, delta = (number(line[key], int, float) for key in ("epsilon", "delta"))
@@ -117,7 +117,7 @@ class Run:
             right = relation in ("replace-one", "zero-out") or (relation == "add-remove" and hidden)
             right &= delta < 0.1 and (view in ("aggregate", "models") or not honest)
             require(right, f"{name}: δ = {delta} says nothing, or there is no such relation or view")
-            if relation == ("add-remove" if unit == "record total" else last["relation_client_total"]):
+            if relation == last[f"relation_{'record' if unit == 'record total' else 'client'}_total"]:
                 seen = {"local": "", "models": "_models"}.get(view, "_sum")
                 stated[f"epsilon_{unit.replace(' ', '_')}{seen}"] = epsilon, delta
             try:
@@ -127,7 +127,7 @@ class Run:
                         raise CannotCheckError("tables of updates with an L2 norm")
                     require(derived <= delta, f"{name}: {epsilon:.8g} has δ = {derived:.3g} > {delta:.3g}")
             except CannotCheckError as reason:
-                notes.append(f"{name}: {reason}")
+                notes += [f"{name}: {reason}"] if line in lines else []
         for column, value in [*self.summary.items(), *last.items()]:
             if column.startswith("epsilon_") and value not in (None, "") and float(value) != math.inf:
                 epsilon, delta = stated.get(column, (math.nan, 0.0))

@@ -200,7 +200,12 @@ def _final_statements(config: RunConfig, row: dict[str, Any]) -> list[PrivacySta
     if of_records:
         return of_records
     totals = {statement.view.kind: statement for statement in stated if statement.unit == Unit.TOTAL}
-    local = PrivacyStatement(row["epsilon_client_total"], row["delta_client_total"], Unit.TOTAL)
+    epsilon, delta, relation = (
+        row["epsilon_client_total"],
+        row["delta_client_total"],
+        config.privacy.wanted_relation,
+    )
+    local = PrivacyStatement(epsilon, delta, Unit.TOTAL, relation=relation)
     local, models = totals.pop(ViewKind.LOCAL, local), totals.pop(ViewKind.MODELS, None)
     if not totals and math.isinf(local.epsilon):
         return [local]

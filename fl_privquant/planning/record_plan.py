@@ -49,6 +49,10 @@ _MAX_STEPS = 12
 # The example of collusion that a plan states.
 _COLLUDING = 2
 _MIN_HONEST = 2
+_IF = {
+    Relation.REPLACE_ONE: "if it were replaced by another",
+    Relation.ADD_REMOVE: "if it were there or not",
+}
 _ALONE = (
     "Each silo adds all of the noise by itself, so that no other silo has to be honest; with secure sums "
     "silos share it, and the model is much better."
@@ -113,8 +117,9 @@ class RecordPlan(Plan):
 
     @cached_property
     def other_statement(self) -> PrivacyStatement:
-        """What the whole run costs a record that is replaced by another one."""
-        return self.spent(Relation.REPLACE_ONE)
+        """What the whole run costs a record that is replaced by another one, or that is there or not."""
+        replaces = self.statement.relation is Relation.REPLACE_ONE
+        return self.spent(Relation.ADD_REMOVE if replaces else Relation.REPLACE_ONE)
 
     @cached_property
     def silo_statement(self) -> PrivacyStatement:
@@ -208,7 +213,7 @@ def _describe(plan: RecordPlan) -> list[str]:
     return [
         f"Target: {plan.target.statement(plan.statement.view).brief}, {target.rounds_in_words} of "
         f"{pluralize(silos, 'silo')} with {target.records:,} records together.",
-        f"A record spends {plan.statement.brief}; if it were replaced by another, "
+        f"A record spends {plan.statement.brief}; {_IF[plan.other_statement.relation]}, "
         f"{plan.other_statement.brief}.",
         f"A whole silo (a hospital, say) is not protected: {plan.silo_statement.brief}.",
         _describe_collusion(plan) if plan.sums_only else _ALONE,
@@ -234,7 +239,7 @@ def _describe_collusion(plan: RecordPlan) -> str:
     counted = f"This counts on {pluralize(plan.num_honest, 'honest silo')} ({corrupt} corrupt)"
     if left < 1:
         return f"{counted}; if {_COLLUDING} more collude with the server, no noise is left, and no privacy."
-    stated = plan.spent(Relation.ADD_REMOVE, left)
+    stated = plan.spent(plan.statement.relation, left)
     return f"{counted}; against the server and {_COLLUDING} more silos a record spends {stated.brief}."
 
 
@@ -298,7 +303,7 @@ def _find_multiplier(target: Target, aggregation: Aggregation) -> float:
     """The least noise multiplier of central DP-SGD that meets the target, to five digits."""
 
     def meets(multiplier: float) -> bool:
-        losses = sampled_gaussian_losses(1.0 / multiplier, target.sampling_rate)
+        losses = sampled_gaussian_losses(1.0 / multiplier, target.sampling_rate, target.budget.relation)
         costs = (compose_epsilon([Part(loss, target.counted_rounds)], target.delta) for loss in losses)
         return all(cost.epsilon <= target.epsilon for cost in costs)
 
@@ -359,4 +364,4 @@ def _make_plan(
         max_bits=bits,
         planner=planner,
     )
-    return replace(draft, statement=draft.spent(Relation.ADD_REMOVE))
+    return replace(draft, statement=draft.spent(target.budget.relation))

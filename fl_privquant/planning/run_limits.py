@@ -35,11 +35,16 @@ def check_participations(participations: int | None, rounds: int) -> int:
 
 
 def check_target_relation(relation: Relation | str, of_records: bool = False) -> Relation:
-    """The neighboring relation of a target, by its name too; if that is empty, the default one."""
-    allowed = [Relation.ADD_REMOVE] if of_records else [Relation.REPLACE_ONE, Relation.ZERO_OUT]
+    """The neighboring relation of a target, by its name too; if that is empty, the default one.
+
+    Nobody sees which records take part, but the server sees which clients do.
+    """
+    allowed = [Relation.REPLACE_ONE, Relation.ZERO_OUT]
+    if of_records:
+        allowed.insert(0, Relation.ADD_REMOVE)
     if relation in ("", *allowed):
         return Relation(relation or allowed[0])
-    reason = "is not a relation of targets" + (" for records" if of_records else "")
+    reason = "is not a relation of targets"
     if relation == Relation.ADD_REMOVE:
-        reason = "would hide whether a client takes part, but the server of a target knows it"
+        reason = "would hide whether a client takes part, but the server knows it"
     raise InvalidSpecError("relation", str(relation), reason, f"give {' or '.join(allowed)}")

@@ -82,10 +82,11 @@ class Target:
         A client takes part in at most one of this many rounds in a row, as with ``CohortSampling``. Noise can
         then be correlated over rounds.
     relation
-        The neighboring relation of ε, as "replace-one" or "zero-out". For the same ε replace-one protects
-        more: an ε of 4 is about 1.8 by zero-out, in which most of the field states its own. Plans and reports
-        show both. By default it is replace-one. Add-remove is for records only, and is the only one for them:
-        the server knows which clients take part.
+        The neighboring relation of ε. By default it is "replace-one" for clients. For the same ε that
+        protects more than "zero-out", in which most of the field states its own: an ε of 4 is about 1.8 by
+        zero-out. For records it is "add-remove" by default, and may be any of the three; for clients that one
+        is refused, as the server knows which of them take part. Plans and reports show a second one beside
+        it.
 
     Examples
     --------

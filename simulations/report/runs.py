@@ -51,6 +51,8 @@ class Run:
         The privacy statements of the run.
     lines
         The statements as text, with what else was said about privacy.
+    beside
+        What the whole run costs for the neighboring relation that is not the target's, where that is known.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Run:
     statements: tuple[PrivacyStatement, ...]
     lines: tuple[str, ...]
     mechanism: Mechanism | None
+    beside: tuple[PrivacyStatement, ...] = ()
     wall_seconds: float = math.nan
 
     @property
@@ -132,6 +135,7 @@ def _load_run(path: Path) -> Run:
         raise DamagedFileError(f"rounds end with round {last}, summary.json says {summary['round']}")
     try:
         statements = tuple(map(PrivacyStatement.from_dict, provenance["statements"]))
+        beside = tuple(map(PrivacyStatement.from_dict, provenance.get("beside", [])))
         run = Run(
             name=path.name,
             config=flatten(config),
@@ -141,6 +145,7 @@ def _load_run(path: Path) -> Run:
             statements=statements,
             lines=tuple(map(str, provenance.get("statement") or ())),
             mechanism=_read_mechanism(path),
+            beside=beside,
             wall_seconds=float(summary.get("wall_seconds") or math.nan),
         )
         _ = run.total.brief, run.target

@@ -132,7 +132,7 @@ def privacy_table(study: Study) -> pd.DataFrame:
 def worst_statements(runs: Sequence[Run]) -> list[PrivacyStatement]:
     """For each unit, kind of view and relation, the statement with the largest figures of all runs."""
     worst: dict[tuple[str, str, str], PrivacyStatement] = {}
-    for statement in (statement for run in runs for statement in run.statements):
+    for statement in (statement for run in runs for statement in (*run.statements, *run.beside)):
         key = (statement.unit, statement.view.kind, statement.relation)
         known = worst.get(key, statement)
         largest = max(known, statement, key=lambda each: each.epsilon)

@@ -62,7 +62,8 @@ class CanaryTask:
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task = task
         self._layout: Layout = config.encoding.arrays.layout(task.initial_arrays())
-        relation = config.privacy.wanted_relation
+        of_records = config.privacy.unit == "record"
+        relation = Relation.ADD_REMOVE if of_records else config.privacy.wanted_relation
         self.canaries = Canaries(config.audit.canaries, self._layout.dimension, relation, config.seed)
         self._silos = config.federation.num_clients
         # Without an L2 clip each coordinate is clipped, so that all of them should be too long.

@@ -354,7 +354,8 @@ class PrivacyConfig:
     """Probability with which each record is drawn in a round, for ``unit=record``."""
     relation: str = ""
     """The neighboring relation of the target and of the budget: ``replace-one``, or ``zero-out`` as most of
-    the field counts. Empty for the default: ``replace-one`` for clients, ``add-remove`` for records."""
+    the field counts; also ``add-remove``, for records. Empty for the default: ``replace-one`` for clients,
+    ``add-remove`` for records."""
     max_epsilon: Annotated[float | None, check_positive] = None
     """Largest ε of one coordinate and release that clients accept; null for any."""
     budget: Annotated[float | None, check_positive] = None

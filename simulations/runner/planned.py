@@ -32,6 +32,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.server.strategy_wrapper import needs_single_updates
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning import Plan, Target
+from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, find_correlation
 from fl_privquant.statement import Relation
 from simulations.runner.config import CENTRAL, FederationConfig, RunConfig
@@ -139,6 +140,14 @@ def central_statement(config: RunConfig) -> PrivacyStatement:
     assumptions = ("a trusted server", "exact real numbers: floats leak")
     relation = config.privacy.wanted_relation
     return PrivacyStatement(epsilon, delta, Unit.TOTAL, TRUSTED, relation, "exact", assumptions)
+
+
+def central_beside(stated: PrivacyStatement) -> PrivacyStatement:
+    """The same cost of the central baseline for the other neighboring relation."""
+    other = stated.relation.beside
+    moved = other.distance / stated.relation.distance
+    separation = moved * gaussian_separation(stated.epsilon, stated.delta)
+    return replace(stated, epsilon=gaussian_epsilon(separation, stated.delta), relation=other)
 
 
 def run_statement(

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_privquant.accounting import LOCAL, PrivacyStatement, Relation, Unit, View, ViewKind
+from fl_privquant.accounting import LOCAL, PrivacyStatement, Unit, View, ViewKind
 from fl_privquant.flower import ModelAverageStrategy, RoundRecord, StrategyWrapper
 from fl_privquant.flower._messages.arrays import read_arrays
 from simulations.runner.canary_audit import CanaryScores
@@ -258,13 +258,13 @@ def spent_columns(statements: Iterable[PrivacyStatement], view: View, secure: bo
     cells |= dict.fromkeys(("client_round_sum", "client_total_sum"), nothing if secure else None)
     cells["client_total_models"] = None
     for statement in statements:
-        if statement.unit is Unit.RECORD and statement.relation is not Relation.ADD_REMOVE:
-            continue
         if statement.unit != Unit.COORDINATE:
             names = {Unit.ROUND: "client_round", Unit.RECORD: "record_total"}
             name = names.get(statement.unit, "client_total")
             seen_by = {ViewKind.LOCAL: "", ViewKind.MODELS: "_models"}.get(statement.view.kind, "_sum")
-            cells[f"{name}{seen_by}"] = statement
+            # Of a record there are several, of which the first has the relation of the target.
+            if statement.unit is not Unit.RECORD or f"{name}{seen_by}" not in cells:
+                cells[f"{name}{seen_by}"] = statement
         elif math.isinf(statement.epsilon):
             # Only samplings state the models view; the central baseline has a statement of its own.
             bare = replace(statement, delta=0.0, method="not private")

@@ -20,6 +20,7 @@ from fl_privquant.accounting.accountant import coordinate_statement
 from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import pluralize
+from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower.policies.schedules import Policy, as_policy
 from fl_privquant.flower.server.log_lines import advise_clip
 from fl_privquant.mechanisms.base import Mechanism
@@ -32,6 +33,7 @@ from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_no
 from simulations.runner.config import CENTRAL, RunConfig
 from simulations.runner.encodings import follow_plan, make_encoding
 from simulations.runner.planned import (
+    central_beside,
     central_correlation,
     central_schedule,
     central_statement,
@@ -170,6 +172,7 @@ class PrivateSetup:
     def constants(self) -> Row:
         """Columns that are the same in every row of a run."""
         config = self.config
+        of_records = config.privacy.unit == "record"
         return {
             "study": config.study,
             "run": config.run_name,
@@ -181,6 +184,7 @@ class PrivateSetup:
             "num_clients": config.federation.num_clients,
             "epsilon_coordinate": self.mechanism.epsilon,
             "relation_client_total": str(self.client_relation),
+            **({"relation_record_total": str(config.privacy.wanted_relation)} if of_records else {}),
         }
 
 
@@ -236,7 +240,7 @@ class Outputs(contextlib.ExitStack):
         statements: list[PrivacyStatement],
         lines: list[str],
         arrays: Mapping[str, Array],
-        ledger: FederationLedger | None,
+        private: PrivQuantStrategy | None,
     ) -> None:
         """Write the final rows, the mechanism, the ledger, and the provenance with the privacy statements."""
         config, mechanism, dimension = self._config, self._setup.mechanism, self._setup.dimension
@@ -256,9 +260,15 @@ class Outputs(contextlib.ExitStack):
         if config.mechanism["name"] == CENTRAL:
             statements = [*statements, run_statement(config, mechanism, dimension)]
             lines = [*lines, str(statements[-1])]
-        self._directory.write_json("ledger.json", self._ledger_content(ledger or FederationLedger()))
+            beside: PrivacyStatement | None = central_beside(statements[-1])
+        else:
+            beside = None if private is None else private.statement_beside()
+        ledger = FederationLedger() if private is None else private.ledger
+        self._directory.write_json("ledger.json", self._ledger_content(ledger))
         model = {name: array.numpy() for name, array in arrays.items()}
         origin = provenance(config, mechanism, dimension, l2_clip, statements, lines, model)
+        # What the whole run costs for the neighboring relation that is not the target's.
+        origin["beside"] = [] if beside is None else [beside.to_dict()]
         self._directory.write_json("provenance.json", origin)
 
     def _ledger_content(self, ledger: FederationLedger) -> dict[str, Any]:

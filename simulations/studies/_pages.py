@@ -244,7 +244,8 @@ def both_relations(epsilons: Iterable[float], delta: float = 1e-5) -> str:
     stated = [PrivacyStatement(epsilon, delta, Unit.TOTAL) for epsilon in epsilons]
     zero_out = [replace(one, epsilon=zero_out_epsilon(one.epsilon, delta)) for one in stated]
     figures = [" / ".join(one.epsilon_number for one in several) for several in (stated, zero_out)]
-    return "In sums with Gaussian noise, ε of {} by replace-one are {} by zero-out.".format(*figures)
+    verb = "is" if len(stated) == 1 else "are"
+    return "In sums with Gaussian noise, ε of {0} by replace-one {2} {1} by zero-out.".format(*figures, verb)
 
 
 def epsilon_cell(epsilon: float) -> str:

@@ -46,7 +46,13 @@ SUMMED = [name for name in PRIVATE if typical(name).summable]
 
 
 @pytest.mark.parametrize(
-    ("name", "view"), [*((name, View()) for name in PRIVATE), *((name, View(20)) for name in SUMMED)]
+    ("name", "view"),
+    [
+        *((name, View()) for name in PRIVATE),
+        *((name, View(20)) for name in SUMMED),
+        *((name, View(20, sampled=0.2)) for name in SUMMED),
+        *((name, View(sampled=0.2)) for name in PRIVATE),
+    ],
 )
 def test_zero_out_is_between_half_of_replace_one_and_replace_one(name: str, view: View) -> None:
     mechanism = typical(name, epsilon=1.0)
@@ -91,12 +97,12 @@ LISTED = [name for name in PRIVATE if hasattr(typical(name), "codes")]
 @pytest.mark.parametrize("name", LISTED)
 @pytest.mark.parametrize("relation", [REPLACE_ONE, ZERO_OUT], ids=str)
 def test_no_small_sum_exceeds_its_bound(name: str, relation: Relation) -> None:
-    """Exact curves of pairs of sums of one to four clients: 1000 for each mechanism and relation.
+    """Exact curves of pairs of sums of one to four clients: 1200 for each mechanism and relation.
 
-    There are 200 where codes are far apart, as sums then take many values; 18 800 in all.
+    There are 200 where codes are far apart, as sums then take many values; 11 200 for each relation.
     """
     mechanism = typical(name, epsilon=1.0)
-    count = 125 if mechanism.codes.max() < 100 else 25
+    count = 150 if mechanism.codes.max() < 100 else 25
     rng = np.random.default_rng(35)
     for clients in (1, 2, 3, 4):
         pairs = []
@@ -235,9 +241,30 @@ def test_a_target_shows_what_the_field_counts() -> None:
 
 
 def test_a_target_refuses_a_relation_that_it_cannot_keep() -> None:
-    for relation, reason in (("add-remove", "the server of a target knows"), ("zero", "is not a relation")):
+    for relation, reason in (("add-remove", "the server knows it"), ("zero", "is not a relation")):
         with pytest.raises(InvalidSpecError, match=reason):
             pq.Target(epsilon=4.0, rounds=5, num_clients=100, relation=relation)
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_a_target_of_a_record_may_be_for_any_relation_and_is_used_up(relation: Relation) -> None:
+    target = pq.Target(
+        epsilon=2.0,
+        rounds=10,
+        num_clients=5,
+        unit="record",
+        records=455,
+        sampling_rate=0.5,
+        relation=str(relation),
+    )
+    plan = target.plan(dimension=31)
+    assert plan.statement.relation is plan.budget.relation is relation
+    assert 1.99 < plan.statement.epsilon <= 2.0
+    other = plan.other_statement
+    assert other.relation is (Relation.ADD_REMOVE if relation is REPLACE_ONE else REPLACE_ONE)
+    assert (other.epsilon < 1.1) if relation is REPLACE_ONE else (3.5 < other.epsilon < 4.0)
+    assert f"A record spends {plan.statement.brief}; if it were" in str(plan)
+    assert f"{other.brief}." in str(plan)
 
 
 def test_a_budget_is_kept_in_its_own_relation() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fl_privquant.check import check
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.statement import PrivacyStatement, Relation, Unit
 from simulations.report.runs import load_runs
@@ -45,6 +46,19 @@ def test_a_run_of_three_silos_learns_and_states_what_a_record_spends(
     assert {each.relation for each in stated if each.unit is Unit.RECORD} >= {*Relation} - {Relation.ZERO_OUT}
 
 
+@pytest.mark.parametrize("relation", ["replace-one", "zero-out"])
+def test_a_run_spends_its_target_in_the_relation_of_the_target(relation: str, tmp_path: Path) -> None:
+    run = config(tmp_path, f"privacy.relation={relation}", "federation.rounds=2")
+    summary = execute(run)
+    assert 7.9 < summary["epsilon_record_total_sum"] <= 8.0
+    (loaded,), problems = load_runs(RunDirectory.of(run).path.parent)
+    assert not problems
+    assert loaded.total.brief.endswith(f"(record total, aggregate view of 2, {relation})")
+    assert 7.9 < loaded.total.epsilon <= 8.0
+    assert set(loaded.rounds["relation_record_total"]) == {relation}
+    assert not check(RunDirectory.of(run).path)
+
+
 def test_a_study_compares_a_secure_sum_with_noise_in_each_silo(tmp_path: Path) -> None:
     honest = ("secagg.corrupt_fraction=0", "federation.rounds=3")
     for seed in range(3):
@@ -79,7 +93,7 @@ def test_silos_may_be_the_users_of_the_data(tmp_path: Path) -> None:
         ("mechanism=optm", "mechanism: 'optm' does not protect records; use mechanism=rounded_gaussian"),
         ("encoding.keep=0.5", "encoding.keep: 0.5, but plans for records have one form"),
         ("privacy.sampling_rate=0", "sampling_rate: 0.0 must be above 0"),
-        ("privacy.relation=zero-out", "not a relation of targets for records; give add-remove"),
+        ("privacy.relation=zero", "'zero' is not a relation of targets; give add-remove or replace-one or"),
         ("task=mean", "has no train_on_records"),
         ("privacy.epsilon=null", "privacy.unit: 'record' is protected by a plan.*set privacy.epsilon too"),
     ],

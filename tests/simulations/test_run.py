@@ -20,7 +20,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from omegaconf import OmegaConf
 
-from fl_privquant.accounting import Accountant, PrivacyStatement, Release, View, statement_levels
+from fl_privquant.accounting import Accountant, PrivacyStatement, Relation, Release, View, statement_levels
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy
 from fl_privquant.mechanisms.base import Mechanism
@@ -175,6 +175,8 @@ def test_results_are_complete_and_finished_runs_are_skipped(tmp_path: Path) -> N
     assert rows["composition_method"].tolist() == ["exact", "rdp", "rdp", "pld"]
     assert rows["epsilon_client_total_sum"].isna().all()
     assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    beside = accountant.statement(1e-5, relation=Relation.ZERO_OUT)
+    assert [PrivacyStatement.from_dict(each) for each in provenance["beside"]] == [beside]
     assert not list(path.glob("*.checkpoint"))
 
 
@@ -192,6 +194,9 @@ def test_secure_aggregation_has_the_aggregate_view(tmp_path: Path) -> None:
     assert last["epsilon_client_total_sum"] < 0.2 * last["epsilon_client_total"]
     provenance = provenance_of(config)
     assert [PrivacyStatement.from_dict(each) for each in provenance["statements"]] == levels
+    (beside,) = (PrivacyStatement.from_dict(each) for each in provenance["beside"])
+    assert beside.relation is Relation.ZERO_OUT
+    assert beside.epsilon < levels[-1].epsilon
     assert "aggregate view of 18" in provenance["statement"][-2]
 
 
@@ -310,7 +315,7 @@ def test_a_budget_has_an_exit_code_of_its_own(tmp_path: Path, run_here: RunHere)
     assert done.returncode == 3, done.stderr
     assert "stopped: budget exhausted after 2 of 4 rounds: round 3: one more release makes" in done.stderr
     told = " ".join(done.stderr.split())  # two figures for one run, but each says what it is
-    assert "Until a run ends, it is an upper bound that is quick to compute. one_bit-" in told
+    assert "Until a run ends, it is an upper bound that is quick to compute. one_bit, seed 0: " in told
     assert re.search(r"round 2/4, loss \S+, ε = 40\.29 \(local, replace-one\) ", told)
     assert "final privacy cost: ε = 39.68, δ = 1e-05 (client total, local view, replace-one)" in told
     assert run_here(*arguments, "privacy.budget=40.5")[0] == 3

@@ -252,11 +252,12 @@ class RunAccount:
         return [coordinate, *of_records, *finite]
 
     def statement_beside(self) -> PrivacyStatement | None:
-        """What all rounds so far have cost for the relation that is not stated; None before the first."""
+        """What all rounds so far have cost for the relation that is not stated; None if nothing finite."""
         if not len(self.ledger):
             return None
         in_sum = not self.ledger.last_view.is_local
-        return self.ledger.statement(self.delta, in_sum, relation=self.relation.beside)
+        beside = self.ledger.statement(self.delta, in_sum, relation=self.relation.beside)
+        return beside if math.isfinite(beside.epsilon) else None
 
     def _record_statements(self, views: list[bool], refine: bool) -> list[PrivacyStatement]:
         """What the run has cost a record, where its updates are made from single records."""
@@ -285,7 +286,8 @@ class RunAccount:
 
     def make_end_of_noise(self, server_round: int, rounds: int) -> BudgetExhaustedError:
         """The error of a round after the last one that noise is correlated over."""
-        spent = self.ledger.statement(self.delta, in_sum=not self.ledger.last_view.is_local)
+        in_sum = not self.ledger.last_view.is_local
+        spent = self.ledger.statement(self.delta, in_sum, relation=self.relation)
         return BudgetExhaustedError(
             f"round {server_round}: noise is correlated over {pluralize(rounds, 'round')}, and what a client "
             f"spends is counted for as many, those included that were asked for again; plan for more. "

@@ -275,7 +275,18 @@ class PrivQuantStrategy(StrategyWrapper):
         # From the ledger alone: it knows of rounds that were run before this process began.
         last = self.ledger.last_release
         mechanism = self.request(1).encoding.mechanism if last is None else last.mechanism
-        statements = self._account.statements(mechanism, refine)
+        return self._with_assumptions(self._account.statements(mechanism, refine))
+
+    def statement_beside(self) -> PrivacyStatement | None:
+        """What all rounds so far cost a client for the neighboring relation that :meth:`statements` lack.
+
+        It is None before the first round, and where nothing finite is certified.
+        """
+        beside = self._account.statement_beside()
+        return None if beside is None else self._with_assumptions([beside])[0]
+
+    def _with_assumptions(self, statements: list[PrivacyStatement]) -> list[PrivacyStatement]:
+        """The statements, which assume besides that what clients send in clear tells nothing."""
         if not self.uncounted:
             return statements
         silent = f"that {list_names(self.uncounted)}, sent by clients in clear, tell nothing"
@@ -284,8 +295,7 @@ class PrivQuantStrategy(StrategyWrapper):
     def privacy_statement(self) -> list[str]:
         """The statements as lines, and what they do not cover; every epsilon is given with its unit."""
         lines = [str(statement) for statement in self.statements()]
-        beside = self._account.statement_beside()
-        if beside is not None and math.isfinite(beside.epsilon):
+        if (beside := self.statement_beside()) is not None:
             lines.append(f"all rounds, for {beside.relation} ({beside.relation.words}): {beside.brief}")
         last = self.ledger.last_release
         quantile = self.policy.clip_quantile

@@ -212,7 +212,7 @@ def main(grid: Grid, context: Context) -> None:
     watched.finish(statements)
     records = list(state.array_records.values())
     model = records[0] if len(records) == 1 else watched.model
-    outputs[0].finish(watched.rows, statements, lines, model, None if private is None else private.ledger)
+    outputs[0].finish(watched.rows, statements, lines, model, private)
     context.state["arrays"] = model
     context.state["ending"] = make_ending(watched.rows[-1], stopped)
 

@@ -134,7 +134,7 @@ def _draw_legend(figure: Any) -> None:
         )
         for run_epsilon, style in _STYLES.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
 
 
 # Large text, and hatches that repeat what colors say.
