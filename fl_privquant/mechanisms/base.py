@@ -199,6 +199,14 @@ class Mechanism(ABC):
         return self.mse()
 
     @property
+    def participation_norm(self) -> float:
+        """How far one participation moves what all rounds tell, in units of the norm of the update.
+
+        It is 1 if noise is fresh in each round; otherwise later rounds tell of an update, too.
+        """
+        return 1.0
+
+    @property
     def encodes_whole_updates(self) -> bool:
         """Whether an update is encoded at once, and :attr:`epsilon` spent once for all its coordinates."""
         return self.unit is Unit.ROUND

@@ -18,6 +18,7 @@ until one keeps the requested error or size.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -123,7 +124,8 @@ class JointSearch:
                 too_many = kept
             else:
                 best = plan
-            kept = min(int(kept / over), too_many - 1)
+            # A size of 1e308 kilobytes leaves nothing of the ratio.
+            kept = int(min(kept / max(over, sys.float_info.min), too_many - 1))
             enough = best is not None and kept * _CLOSE_ENOUGH <= best.encoding.count_kept(self.dimension)
             if enough or kept < self.min_kept:
                 break

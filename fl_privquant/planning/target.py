@@ -27,10 +27,7 @@ from fl_privquant.codec.encoding import (
     norm_clip_factor,
 )
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError, pluralize
-from fl_privquant.mechanisms.additive.correlated_gaussian import (
-    CorrelatedGaussianMechanism,
-    correlation_in_steps,
-)
+from fl_privquant.mechanisms.additive.correlated_gaussian import correlation_in_steps
 from fl_privquant.mechanisms.additive.rounded_gaussian import ROUNDED_GAUSSIAN
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.mechanisms.registry import default_mechanisms, get_entry
@@ -583,11 +580,7 @@ class Plan:
 
         It is 1 with noise that is fresh in each round. Otherwise later rounds tell of an update, too.
         """
-        mechanism = self.encoding.mechanism
-        if not isinstance(mechanism, CorrelatedGaussianMechanism):
-            return 1.0
-        shares = mechanism.shares
-        return math.sqrt(shares.noise.participation_cost(shares.schedule))
+        return self.encoding.mechanism.participation_norm
 
     @property
     def wanted_correlation(self) -> float | str | None:

@@ -46,8 +46,8 @@ WRONG_BLANKETS = {
         "share = 1.05 * int(low.sum()) / TOTAL_WEIGHT",
     ),
     "the protected client counts as its own cover": (
-        "others, too_many = 0, num_honest\n",
-        "others, too_many = 0, num_honest + 1\n",
+        "range(1, num_honest),\n",
+        "range(1, num_honest + 1),\n",
     ),
 }
 WRONG_SUMS = {

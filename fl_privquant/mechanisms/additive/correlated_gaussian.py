@@ -181,6 +181,10 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         variance = LagNoise(self.correlation, fresh).model_variance(schedule, stays, lost - stays)
         return (self.spacing * self.handed_deviation) ** 2 * variance / schedule.workload_moments[0]
 
+    @property
+    def participation_norm(self) -> float:
+        return math.sqrt(self.shares.noise.participation_cost(self.shares.schedule))
+
     def with_seeds(self, seeds: NoiseSeeds) -> Self:
         """The mechanism that draws handed noise from these seeds, for one code."""
         for seed in (seeds.own, seeds.previous):
