@@ -264,7 +264,7 @@ def test_a_client_tells_its_seed_once_and_of_its_last_round_alone() -> None:
     for number in (2, 2, 1):
         with pytest.raises(SecureAggregationError, match="none is kept"):
             answer_seed_request(seed_of_round(number), context)
-    # Asked for another round, it forgets the seed and tells nothing.
+    # When another round is asked for, it forgets the seed and tells nothing.
     train(SecureSum(**SOME_LOST), context)
     for number in (3, 2):
         with pytest.raises(SecureAggregationError, match="none is kept"):

@@ -167,7 +167,7 @@ def test_failed_rounds_have_records_too(mechanism):
     with pytest.raises(NoUsableReplyError):
         run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
     assert [(each.round, each.survivors, each.bytes_up) for each in records] == [(1, 0, 0), (2, 0, 0)]
-    # Asked and lost is spent all the same.
+    # A client that was asked and lost has spent all the same.
     assert records[1].spent.epsilon > records[0].spent.epsilon > 0.0
 
 
