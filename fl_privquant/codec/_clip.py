@@ -74,33 +74,42 @@ def check_clips(clip: float, l2_clip: float | None, dimension: int, dtype: np.dt
         )
 
 
-def clip_l2(vector: Array, bound: float) -> float:
-    """The factor, at most 1, by which ``vector`` is scaled in place so that its L2 norm is <= ``bound``.
+def clip_l2(vectors: Array, bound: float) -> float:
+    """Scale a vector, or each row of a matrix, in place so that its L2 norm is <= ``bound``.
 
-    A vector inside the ball is not changed. The norm is right for any finite floats; the scaled vector keeps
-    the bound where :func:`check_clips` accepts it. The factor that is returned is 0 where it is too small for
-    a float.
+    The result is the factor, at most 1, by which the vector was scaled; of rows, the smallest one. A vector
+    inside the ball is not changed. The norm is right for any finite floats; the scaled vector keeps the bound
+    where :func:`check_clips` accepts it. A factor is 0 where it is too small for a float.
 
     >>> vector = np.array([3.0, 4.0])
     >>> round(clip_l2(vector, 1.0), 5), vector.round(5)
     (0.2, array([0.6, 0.8]))
     """
-    from fl_privquant.codec._loops import scale_in_place, sum_of_squares
+    from fl_privquant.codec._loops import clip_rows
 
     bound = _validation.check_positive("l2_clip", bound)
-    # Coordinates are multiplied by a power of two, so that no square leaves the range of floats.
-    unit = 1.0
-    squares = sum_of_squares(vector, unit)
-    if not _PLAIN_SQUARES[0] <= squares <= _PLAIN_SQUARES[1] or bound < _PLAIN_BOUND:
-        largest = float(np.abs(vector).max(initial=0.0))
-        if not math.isfinite(largest):
-            raise InvalidUpdateError("update: not finite; nothing was encoded, look for divergence upstream")
-        if largest == 0.0:
-            return 1.0
-        # Limited to normal numbers: the inverse of the smallest subnormal number is no float.
-        unit = 2.0 ** -min(max(math.frexp(largest)[1], -1000), 1022)
-        squares = sum_of_squares(vector, unit)
-    norm = math.sqrt(squares)
+    rows = np.atleast_2d(vectors)
+    factors = np.full(len(rows), np.nan)
+    if bound >= _PLAIN_BOUND:
+        clip_rows(rows, bound, _INSIDE, *_PLAIN_SQUARES, factors)
+    for row in np.flatnonzero(np.isnan(factors)):
+        factors[row] = _clip_far(rows[row], bound)
+    return float(factors.min())
+
+
+def _clip_far(vector: Array, bound: float) -> float:
+    """Clip a vector whose squares may leave the range of floats."""
+    from fl_privquant.codec._loops import scale_in_place, sum_of_squares
+
+    largest = float(np.abs(vector).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise InvalidUpdateError("update: not finite; nothing was encoded, look for divergence upstream")
+    if largest == 0.0:
+        return 1.0
+    # Coordinates are multiplied by a power of two, so that no square leaves the range of floats. It is limited
+    # to normal numbers: the inverse of the smallest subnormal number is no float.
+    unit = 2.0 ** -min(max(math.frexp(largest)[1], -1000), 1022)
+    norm = math.sqrt(sum_of_squares(vector, unit))
     if norm <= bound * unit:
         return 1.0
     factor = bound / norm * _INSIDE

@@ -60,9 +60,9 @@ class Subset:
         words = RandomStream.seeded(self.seed, purpose="subset").words(self.kept)
         return draw_places(words, self.dimension)
 
-    def take(self, vector: Array) -> Array:
-        """(k,) the coordinates of ``vector`` that are kept."""
-        return vector[self.places]
+    def take(self, vectors: Array) -> Array:
+        """(..., k) the coordinates of a vector, or of each row of a matrix, that are kept."""
+        return np.take(vectors, self.places, axis=-1)
 
     def restore(self, kept: Array) -> Array:
         """(d,) the unbiased estimate of a vector: the kept coordinates scaled, and all others zero."""

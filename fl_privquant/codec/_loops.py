@@ -5,7 +5,11 @@ They have their own module so that numba is imported with the first update, not 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+
+from numpy.typing import NDArray
 
 from fl_privquant._array_types import Array, Ints, Words
 from fl_privquant._compiled import compile_loop
@@ -32,7 +36,26 @@ def scale_in_place(x: Array, unit: float, factor: float) -> None:
 
 
 @compile_loop
-def flip_signs(bits: Array, words: Words) -> None:
+def clip_rows(
+    rows: Array, bound: float, inside: float, least: float, most: float, factors: NDArray[np.float64]
+) -> None:
+    """Scale each row whose L2 norm exceeds ``bound`` to ``inside`` times that, and write by which factors.
+
+    A row whose sum of squares is outside ``least`` to ``most`` is left as it is, with the factor NaN.
+    """
+    for i in range(rows.shape[0]):
+        squares = sum_of_squares(rows[i], 1.0)
+        norm = math.sqrt(squares)
+        factors[i] = 1.0
+        if not least <= squares <= most:
+            factors[i] = np.nan
+        elif norm > bound:
+            factors[i] = bound / norm * inside
+            scale_in_place(rows[i], 1.0, factors[i])
+
+
+@compile_loop
+def _flip_signs(bits: Array, words: Words) -> None:
     """Flip the top bit of integer i where bit i % 64 of word i // 64 is set: the sign, if it is a float's."""
     top = bits.itemsize * 8 - 1
     for k in range(words.size):
@@ -166,6 +189,36 @@ def hadamard_columns(x: Array, starts: Ints, shifts: Ints, scale: float) -> None
             at, ahead = _locate_column(first, lanes, shifts[i], row.size)
             _copy_scaled(out[:ahead], row[at : at + ahead], scale)
             _copy_scaled(out[ahead:], row[: lanes - ahead], scale)
+
+
+@compile_loop
+def transform_rows(
+    rows: Array,
+    bits: Array,
+    first: int,
+    last: int,
+    words: Words,
+    size: int,
+    starts: Ints,
+    shifts: Ints,
+    scale: float,
+    backward: bool,
+) -> None:
+    """Flip signs and transform the columns ``first`` to ``last`` of each row, in place; backward undoes it.
+
+    ``bits`` are the same rows as integers. The transform is that of blocks of ``size`` or, with ``shifts``,
+    that of columns.
+    """
+    for i in range(rows.shape[0]):
+        part, part_bits = rows[i, first:last], bits[i, first:last]
+        if not backward:
+            _flip_signs(part_bits, words)
+        if shifts.size:
+            hadamard_columns(part, starts, shifts, scale)
+        else:
+            hadamard_blocks(part, size, scale)
+        if backward:
+            _flip_signs(part_bits, words)
 
 
 @compile_loop

@@ -40,11 +40,10 @@ independently of the update, so that privacy is neither gained nor lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -79,43 +78,57 @@ class Rotation:
     dimension: int
     seed: int
 
-    def forward(self, vector: Array) -> None:
-        """Rotate ``vector`` in place."""
-        self._check(vector)
+    def forward(self, vectors: Array) -> None:
+        """Rotate a vector, or each row of a matrix, in place."""
+        rows = self._rows(vectors)
         for step in _steps(self.dimension, self.seed):
-            step.apply(vector, backward=False)
+            step.apply(rows, backward=False)
 
-    def backward(self, vector: Array) -> None:
+    def backward(self, vectors: Array) -> None:
         """Undo :meth:`forward`, in place."""
-        self._check(vector)
+        rows = self._rows(vectors)
         for step in reversed(_steps(self.dimension, self.seed)):
-            step.apply(vector, backward=True)
+            step.apply(rows, backward=True)
 
-    def _check(self, vector: Array) -> None:
-        if vector.shape != (self.dimension,) or not vector.flags.c_contiguous:
+    def _rows(self, vectors: Array) -> Array:
+        rows = np.atleast_2d(vectors)
+        if rows.shape[1:] != (self.dimension,) or not rows.flags.c_contiguous:
             raise InvalidUpdateError(
-                f"rotation: shape {vector.shape}, expected a contiguous vector of {self.dimension}"
+                f"rotation: shape {vectors.shape}, expected a contiguous vector of {self.dimension}"
             )
-        if vector.dtype not in (np.float32, np.float64):
-            raise InvalidUpdateError(f"rotation: {vector.dtype}, expected float32 or float64")
+        if rows.dtype not in (np.float32, np.float64):
+            raise InvalidUpdateError(f"rotation: {rows.dtype}, expected float32 or float64")
+        return rows
 
 
 class _Step(NamedTuple):
-    """Some of the coordinates, the bits of their random signs, and a transform that is its own inverse."""
+    """Some of the coordinates, the bits of their random signs, and a transform that is its own inverse.
+
+    It is that of blocks of ``size`` neighbors or, with ``shifts``, that of columns of ``size`` coordinates.
+    """
 
     coordinates: slice | Ints
     signs: Words
-    transform: Callable[[Array], None]
+    size: int
+    starts: Ints = np.empty(0, np.int64)
+    shifts: Ints = np.empty(0, np.int64)
 
-    def apply(self, vector: Array, backward: bool) -> None:
-        """Flip signs and transform, in place; backward, which undoes it, in the other order."""
-        part = vector[self.coordinates]
-        parts = (partial(_flip, signs=self.signs), self.transform)
-        for change in reversed(parts) if backward else parts:
-            change(part)
+    def apply(self, rows: Array, backward: bool) -> None:
+        """Flip signs and transform each row, in place; backward, which undoes it, in the other order."""
+        from fl_privquant.codec._loops import transform_rows
+
+        part, columns = rows, self.coordinates
+        if not isinstance(columns, slice):
+            part, columns = np.take(rows, columns, axis=1), slice(None)
+        first, last, _ = columns.indices(part.shape[1])
+        bits = part.view(np.uint32 if part.itemsize == 4 else np.uint64)
+        # The factor makes a transform orthonormal, and is rounded once to the precision of the rows.
+        scale = part.dtype.type(1.0 / math.sqrt(self.size))
+        transform = (self.size, self.starts, self.shifts, scale, backward)
+        transform_rows(part, bits, first, last, self.signs, *transform)
         # A slice was changed in place; coordinates that are picked one by one are a copy.
-        if isinstance(self.coordinates, np.ndarray):
-            vector[self.coordinates] = part
+        if part is not rows:
+            rows[:, self.coordinates] = part
 
 
 def _sizes(dimension: int) -> tuple[int, int]:
@@ -143,38 +156,11 @@ def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
     lengths = starts[1:] - starts[:-1]
     # The upper 32 bits of a word, as a share of the length of a row.
     shifts = ((words[-rows:] >> np.uint64(32)).astype(np.int64) * lengths) >> 32
-    blocks, columns = (
-        partial(_transform_blocks, size=block),
-        partial(_transform_columns, starts=starts, shifts=shifts),
-    )
-    steps = [_Step(slice(0, whole), of_blocks, blocks)]
+    steps = [_Step(slice(0, whole), of_blocks, block)]
     if whole < dimension:
-        steps.append(_Step(slice(dimension - block, None), of_last, blocks))
-    steps.append(_Step(slice(None), of_columns, columns))
+        steps.append(_Step(slice(dimension - block, None), of_last, block))
+    steps.append(_Step(slice(None), of_columns, rows, starts, shifts))
     if dimension % rows:
         ends = starts[:-1] + (shifts - 1) % lengths
-        steps.append(_Step(ends, of_ends, partial(_transform_blocks, size=rows)))
+        steps.append(_Step(ends, of_ends, rows))
     return tuple(steps)
-
-
-def _flip(part: Array, signs: Words) -> None:
-    from fl_privquant.codec._loops import flip_signs
-
-    flip_signs(part.view(np.uint32 if part.itemsize == 4 else np.uint64), signs)
-
-
-def _transform_blocks(part: Array, size: int) -> None:
-    from fl_privquant.codec._loops import hadamard_blocks
-
-    hadamard_blocks(part, size, _scale(part, size))
-
-
-def _transform_columns(part: Array, starts: Ints, shifts: Ints) -> None:
-    from fl_privquant.codec._loops import hadamard_columns
-
-    hadamard_columns(part, starts, shifts, _scale(part, shifts.size))
-
-
-def _scale(part: Array, size: int) -> Any:
-    """The factor that makes a transform of that size orthonormal, rounded once to the vector's precision."""
-    return part.dtype.type(1.0 / math.sqrt(size))

@@ -56,6 +56,8 @@ _Vector = Array | LazyVector
 
 # An update of this many times the norm bound is scaled down before it is rotated.
 _FAR_OUTSIDE: Final = 16.0
+# Updates of so many coordinates together stay in a core's cache while they are prepared.
+_CACHED: Final = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +215,6 @@ class UpdateCodec:
         self,
         update: Arrays,
         rng: Randomness = None,
-        threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> bytes:
         """The payload of an update given as arrays; ``rng=None`` draws secure randomness.
@@ -223,22 +224,21 @@ class UpdateCodec:
         """
         if not self.carries_difference:
             return self.layout.pack(self._check_arrays(update))
-        return self._encode_vector(self.layout.flatten(update), rng, threads, metrics).pack()
+        return self._encode_vector(self.layout.flatten(update), rng, metrics).pack()
 
     def encode_difference(
         self,
         new: Arrays,
         old: Arrays,
         rng: Randomness = None,
-        threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> EncodedUpdate:
         """The step from ``old`` to ``new`` arrays, encoded; otherwise as :meth:`encode`."""
         if not self.carries_difference:
             return EncodedUpdate(self, self._check_arrays(new))
-        return self._encode_vector(self.layout.difference(new, old), rng, threads, metrics)
+        return self._encode_vector(self.layout.difference(new, old), rng, metrics)
 
-    def encode_record_sum(self, update: RecordSum, rng: Randomness = None, threads: int = 1) -> EncodedUpdate:
+    def encode_record_sum(self, update: RecordSum, rng: Randomness = None) -> EncodedUpdate:
         """An update that was made from single records, encoded; otherwise as :meth:`encode`.
 
         It is rotated in double precision, so that what rounding does to it is nothing next to the part of a
@@ -246,10 +246,10 @@ class UpdateCodec:
         """
         self.layout.check(update.arrays)
         parts = [np.asarray(update.arrays[name], dtype=np.float64).ravel() for name in self.layout.names]
-        return self._encode_vector(np.concatenate(parts), rng, threads, NO_METRICS)
+        return self._encode_vector(np.concatenate(parts), rng, NO_METRICS)
 
     def encode_differences(
-        self, new: Arrays, old: Arrays, rngs: Sequence[Randomness], threads: int = 1
+        self, new: Arrays, old: Arrays, rngs: Sequence[Randomness]
     ) -> list[EncodedUpdate] | None:
         """The steps of several clients from ``old`` arrays, each as :meth:`encode_difference` encodes it.
 
@@ -261,8 +261,6 @@ class UpdateCodec:
             The arrays that the clients started from.
         rngs
             The random stream of each client.
-        threads
-            Number of threads that encode.
 
         Returns
         -------
@@ -272,23 +270,27 @@ class UpdateCodec:
         """
         if not self.carries_difference or self.num_extra or self.encoding.records is not None:
             return None
-        steps = self.layout.stacked_differences(new, old)
-        if not np.isfinite(steps).all():
-            return None
-        prepared = [np.asarray(self._prepare(step)) for step in steps]
-        if not self.mechanism.encodes_coordinates_alone or len(steps) == 1:
-            return [self._draw_output(step, rng, threads) for step, rng in zip(prepared, rngs, strict=True)]
+        if any(len(new[name]) != len(rngs) for name in self.layout.names):
+            raise InvalidUpdateError(f"updates: not of {len(rngs)} clients, as many as random streams")
+        parts = []
+        together = max(1, _CACHED // max(self.layout.dimension, 1))
+        for first in range(0, len(rngs), together):
+            chosen = {name: new[name][first : first + together] for name in self.layout.names}
+            steps = self.layout.stacked_differences(chosen, old)
+            if not np.isfinite(steps).all():
+                return None
+            parts.append(self._transform(steps))
+        prepared = np.concatenate(parts)
+        if not self.mechanism.encodes_coordinates_alone or len(prepared) == 1:
+            return [self._draw_output(row, rng) for row, rng in zip(prepared, rngs, strict=True)]
         streams = [RandomStream.secure() if rng is None else rng for rng in rngs]
-        rows = steps if prepared[0].base is steps else np.stack(prepared)
-        stream = RowStream(streams, self.dimension)
-        drawn = self.mechanism.encode(rows, clip=self.clip, rng=stream, threads=threads)
+        drawn = self._draw_output(prepared, RowStream(streams, self.dimension)).drawn
         return [EncodedUpdate(self, codes) for codes in drawn]
 
     def encode_zeros(
         self,
         old: Arrays,
         rng: Randomness = None,
-        threads: int = 1,
         metrics: Mapping[str, Any] = NO_METRICS,
     ) -> EncodedUpdate:
         """The encoded zeros that a client without a usable update sends, with metrics and vote."""
@@ -296,7 +298,7 @@ class UpdateCodec:
             return EncodedUpdate(self, old)
         vector = np.zeros(self.dimension, dtype=self.layout.dtype)
         vector[self._metric_places] = self._metric_positions(metrics)
-        return self._draw_output(vector, rng, threads)
+        return self._draw_output(vector, rng)
 
     def prepare(self, update: Arrays) -> Array:
         """The input of the mechanism for an update, without metrics and vote. It is data, and not private."""
@@ -449,12 +451,16 @@ class UpdateCodec:
 
     def _prepare(self, vector: _Vector) -> _Vector:
         """The vector after the stages before the coordinate clip; an array is changed in place."""
-        l2_clip = self.encoding.l2_clip
-        if l2_clip is None and self._rotation is None:
+        if self.encoding.l2_clip is None and self._rotation is None:
             return vector
         prepared = np.asarray(vector)
         # Mechanisms refuse what is not finite, but the rotation would spread one NaN over all coordinates.
         check_finite_inputs(prepared)
+        return self._transform(prepared)
+
+    def _transform(self, prepared: Array) -> Array:
+        """Clip the norm of a vector or of each row of a matrix, rotate it, and keep some coordinates."""
+        l2_clip = self.encoding.l2_clip
         if l2_clip is not None:
             # Where only some coordinates are kept, their norm is clipped after the rotation; before it, a far
             # larger clip keeps sums in the rotation from overflowing.
@@ -466,9 +472,7 @@ class UpdateCodec:
             clip_l2(prepared, self.encoding.l2_bound(self.layout.dimension) or 0.0)
         return prepared
 
-    def _encode_vector(
-        self, vector: _Vector, rng: Randomness, threads: int, metrics: Mapping[str, Any]
-    ) -> EncodedUpdate:
+    def _encode_vector(self, vector: _Vector, rng: Randomness, metrics: Mapping[str, Any]) -> EncodedUpdate:
         l2_clip = self.encoding.l2_clip
         if self.votes and l2_clip is not None:
             vector = np.asarray(vector)
@@ -482,10 +486,10 @@ class UpdateCodec:
                     wide_enough = 1.0 - clipped_fraction(coordinates, self.clip) >= self.clip_quantile
                 extra = np.append(extra, self.clip if wide_enough else -self.clip)
             prepared = np.append(coordinates, extra.astype(coordinates.dtype))
-        return self._draw_output(prepared, rng, threads)
+        return self._draw_output(prepared, rng)
 
-    def _draw_output(self, vector: _Vector, rng: Randomness, threads: int) -> EncodedUpdate:
-        return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng, threads=threads))
+    def _draw_output(self, vector: _Vector, rng: Randomness) -> EncodedUpdate:
+        return EncodedUpdate(self, self.mechanism.encode(vector, clip=self.clip, rng=rng))
 
     def _restore(self, vector: Array) -> dict[str, Array]:
         vector = vector[: self.kept]

@@ -159,7 +159,7 @@ class CohortMod(PrivQuantMod):
             return None
         try:
             streams = [task.rng for task in tasks]
-            return first.codec.encode_differences(trained, first.client_request.arrays, streams, self.threads)
+            return first.codec.encode_differences(trained, first.client_request.arrays, streams)
         except Exception:
             # Such as arrays of another shape, for which each client releases zeros.
             log(WARNING, "PrivQuantMod: clients could not encode together: %s", traceback.format_exc())

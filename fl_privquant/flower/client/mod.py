@@ -279,7 +279,7 @@ class PrivQuantMod:
                 log(WARNING, "PrivQuantMod: no usable update, zeros are released: %s", traceback.format_exc())
                 # Whoever asks how many clients fail learns it as all else: through the mechanism.
                 failed = {METRIC_FAILED: 1.0}
-                nothing = task.codec.encode_zeros(task.client_request.arrays, task.rng, self.threads, failed)
+                nothing = task.codec.encode_zeros(task.client_request.arrays, task.rng, failed)
                 payload, metrics = task.seal(nothing), {}
         except KeyboardInterrupt:
             raise
@@ -361,11 +361,11 @@ class PrivQuantMod:
             if (ratio := codec.norm_to_clip(trained, client_request.arrays)) is not None:
                 passed[METRIC_NORM] = ratio
         if codec.encoding.records is None:
-            update = codec.encode_difference(trained, client_request.arrays, task.rng, self.threads, measured)
+            update = codec.encode_difference(trained, client_request.arrays, task.rng, measured)
         else:
             record, simulated = require_array_record(out, "the app"), task.rng is not None
             record_sum = read_record_sum(record, codec.encoding.records, simulated)
-            update = codec.encode_record_sum(record_sum, task.rng, self.threads)
+            update = codec.encode_record_sum(record_sum, task.rng)
         # The last step, so that nothing can fail after it: an update must be sealed only once.
         return task.seal(update), passed
 
