@@ -220,18 +220,23 @@ def draw_noise(words: Words, cells: Words, cell_bits: int, out: Ints) -> int:
     bounds whatever the words are: there is a cell for every value of the highest bits.
     """
     to_cell = np.uint64(64 - cell_bits)
-    rest_bits = np.uint64(63 - cell_bits)
-    rest_mask = (_ONE << rest_bits) - _ONE
+    rest_bits = np.int64(63 - cell_bits)
+    rest_mask = (np.int64(1) << rest_bits) - 1
+    loaded = np.empty(_BLOCK, np.int64)
     ties = 0
-    for i in range(words.size):
-        word = words[i]
-        own = word >> to_cell
-        rest = (word >> _ONE) & rest_mask
-        cell = cells[own]
-        threshold = cell & rest_mask
-        magnitude = np.int64(own) if rest < threshold else np.int64(cell >> rest_bits)
-        ties += int(rest == threshold)
-        # -1 in two's complement is all ones: this negates where the sign bit is set.
-        sign = -np.int64(word & _ONE)
-        out[i] = (magnitude ^ sign) - sign
+    for begin in range(0, words.size, _BLOCK):
+        block_words, drawn = words[begin : begin + _BLOCK], out[begin : begin + _BLOCK]
+        cell = loaded[: drawn.size]
+        for i in range(cell.size):
+            cell[i] = np.int64(cells[block_words[i] >> to_cell])
+        for i in range(cell.size):
+            word = block_words[i]
+            own, alias = np.int64(word >> to_cell), cell[i] >> rest_bits
+            # Both are at least 0, so the sign of their difference, spread over all bits, is a mask.
+            beyond = (np.int64(word >> _ONE) & rest_mask) - (cell[i] & rest_mask)
+            magnitude = alias ^ ((own ^ alias) & (beyond >> 63))
+            ties += int(beyond == 0)
+            # -1 in two's complement is all ones: this negates where the sign bit is set.
+            sign = -np.int64(word & _ONE)
+            drawn[i] = (magnitude ^ sign) - sign
     return ties
