@@ -8,23 +8,28 @@ from __future__ import annotations
 import math
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from fl_privquant._array_types import Array, Ints, Words
 from fl_privquant._compiled import compile_loop
 
-# The most columns that are transformed together: as many as fit into a core's cache.
+# How many columns are transformed, and sums of squares kept, at once: as many as fit into a core's cache.
 _LANES = 64
 
 
 @compile_loop
 def sum_of_squares(x: Array, unit: float) -> float:
     """The sum of the squares of ``unit * x``, in double precision whatever the precision of ``x``."""
+    # The order of additions is the same on every machine.
+    sums = np.zeros(_LANES)
+    for first in range(0, x.size, _LANES):
+        part = x[first : first + _LANES]
+        for j in range(part.size):
+            scaled = np.float64(part[j]) * unit
+            sums[j] += scaled * scaled
     total = 0.0
-    for value in x:
-        scaled = np.float64(value) * unit
-        total += scaled * scaled
+    for lane in sums:
+        total += lane
     return total
 
 

@@ -6,6 +6,7 @@ one, by the same routine that multiplies two, so that models are the same to the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,22 +51,24 @@ def train_perceptrons(
     list of arrays
         The weights and biases, each with the clients as first axis.
     """
+    sizes = np.array([part.size for part in parts])
+    # Clients with as many examples take steps with batches of the same shape.
+    order = np.argsort(sizes, kind="stable")
     trained = [np.empty((len(parts), *parameter.shape), np.float32) for parameter in start]
     rows = x.reshape(len(y), -1)
-    sizes = np.array([part.size for part in parts])
     together = max(1, _CACHED // sum(parameter.size for parameter in start))
-    # Clients with as many examples take steps with batches of the same shape.
-    for size in np.unique(sizes):
-        alike = np.flatnonzero(sizes == size).tolist()
-        for first in range(0, len(alike), together):
-            clients = alike[first : first + together]
+    bounds = np.append(np.flatnonzero(np.diff(sizes[order], prepend=-1)), len(parts)).tolist()
+    for begin, end in itertools.pairwise(bounds):
+        for first in range(begin, end, together):
+            places = slice(first, min(first + together, end))
+            clients = order[places].tolist()
             examples = np.stack([parts[client] for client in clients])
-            seeds = [seed_of(client) for client in clients] if size > 1 else []
-            for place, parameter in zip(
-                trained, _train_alike(start, rows, y, examples, seeds, config), strict=True
-            ):
-                place[clients] = parameter
-    return trained
+            seeds = [seed_of(client) for client in clients] if examples.shape[1] > 1 else []
+            _train_alike(start, rows, y, examples, seeds, config, [matrix[places] for matrix in trained])
+    if (np.diff(order) == 1).all():
+        return trained
+    back = np.argsort(order)
+    return [matrix[back] for matrix in trained]
 
 
 def _train_alike(
@@ -75,8 +78,9 @@ def _train_alike(
     examples: NDArray[np.int64],
     seeds: Sequence[int],
     config: FederationConfig,
-) -> Matrices:
-    """Train clients with as many examples."""
+    trained: Matrices,
+) -> None:
+    """Train clients with as many examples; their weights and biases are written to ``trained``."""
     rate, momentum, proximal = map(np.float32, (config.learning_rate, config.momentum, config.proximal))
     # Until the first step has been taken, one copy stands for all clients.
     parameters = [parameter[None] for parameter in start]
@@ -86,6 +90,9 @@ def _train_alike(
     epochs = config.local_epochs
     if config.local_steps is not None:
         epochs = -(-config.local_steps // -(-count // size))
+    if count == 0:
+        for matrix, parameter in zip(trained, start, strict=True):
+            matrix[:] = parameter
     orders = _draw_orders(seeds, epochs, count)
     for epoch in range(epochs):
         ordered = np.take_along_axis(examples, orders[:, epoch], axis=1) if seeds else examples
@@ -99,11 +106,10 @@ def _train_alike(
                     slope += momentum * velocity[place]
                     velocity[place] = slope.copy()
                 slope *= rate
-                parameters[place] = np.subtract(parameter, slope, out=slope)
+                parameters[place] = np.subtract(parameter, slope, out=trained[place])
             steps_left -= 1
             if steps_left == 0:
-                return parameters
-    return parameters
+                return
 
 
 def _draw_orders(seeds: Sequence[int], epochs: int, count: int) -> NDArray[np.int64]:
