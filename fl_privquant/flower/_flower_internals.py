@@ -72,6 +72,7 @@ __all__ = [
     "push_objects",
     "put_arrays",
     "read_supernode_arguments",
+    "receiver_of",
     "remove_content_from_message",
     "remove_mods",
     "run_supernode",
@@ -102,6 +103,12 @@ def use_server_identity(run_id: int) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(TaskIdentity, name, value)
+
+
+def receiver_of(message: Message) -> int:
+    """The node that a message is sent to; reading it calls no code of Flower."""
+    node: int = message.__dict__["_metadata"].__dict__["_dst_node_id"]
+    return node
 
 
 def set_message_id(message: Message, message_id: str) -> None:

@@ -15,6 +15,7 @@ from fl_privquant.flower._flower_internals import (
     LazyMessage,
     copy_metadata,
     make_reply,
+    receiver_of,
     set_message_id,
     unchecked_message,
 )
@@ -40,7 +41,7 @@ class CohortReply(LazyMessage):
     def __init__(self, sent: Sent, reply: Reply, update: EncodedUpdate) -> None:
         super().__init__()
         self.sent, self.reply, self.update = sent, reply, update
-        self.node = sent[0].metadata.dst_node_id
+        self.node = receiver_of(sent[0])
 
     def make_metadata(self) -> Any:
         reply = make_reply(address(*self.sent), RecordDict())

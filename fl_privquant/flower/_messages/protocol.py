@@ -32,7 +32,7 @@ from fl_privquant.errors import (
     explain_other_version,
     one_line,
 )
-from fl_privquant.flower._flower_internals import unchecked_array, unchecked_record, values_of
+from fl_privquant.flower._flower_internals import receiver_of, unchecked_array, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
@@ -287,7 +287,7 @@ def with_counts(messages: Iterable[Message], count_of: Callable[[int], int]) -> 
     contents: dict[tuple[int, int], RecordDict] = {}
     counted_contents = []
     for message in messages:
-        count = count_of(message.metadata.dst_node_id)
+        count = count_of(receiver_of(message))
         key = (id(message.content), count)
         if key not in contents:
             contents[key] = with_entry(message.content, KEY_COUNTED, count)

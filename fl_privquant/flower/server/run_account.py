@@ -27,7 +27,7 @@ from fl_privquant.accounting.ledgers.server_ledger import FederationLedger
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import MISSING, BudgetExhaustedError, InvalidSpecError, pluralize
-from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._flower_internals import log, receiver_of
 from fl_privquant.flower._messages.protocol import with_counts
 from fl_privquant.flower.policies.schedules import Policy, as_policy
 from fl_privquant.mechanisms.base import Mechanism
@@ -134,7 +134,7 @@ class RunAccount:
         Raises BudgetExhaustedError if too few clients have any round left, which ends the run, and
         InvalidSpecError if a client is asked twice: both answers are releases, and a round counts one.
         """
-        nodes = [message.metadata.dst_node_id for message in messages]
+        nodes = [receiver_of(message) for message in messages]
         if len(set(nodes)) < len(nodes):
             twice = next(node for node in nodes if nodes.count(node) > 1)
             raise InvalidSpecError(
@@ -175,7 +175,7 @@ class RunAccount:
                 f"it needs {pluralize(needed, 'client')}, and {len(eligible)} of {len(nodes)} may be asked"
             )
             log(WARNING, "PrivQuant: round %d is not run: %s, before the draw", server_round, reason)
-        return [message for message in messages if message.metadata.dst_node_id in drawn]
+        return [message for message in messages if receiver_of(message) in drawn]
 
     def ask(
         self, server_round: int, release: Release, messages: Sequence[Message], population: int
@@ -185,7 +185,7 @@ class RunAccount:
         Each message then says how many releases of this kind were counted for its receiver before. Raises
         BudgetExhaustedError, and counts nothing, if the release would exceed the budget.
         """
-        nodes = {message.metadata.dst_node_id for message in messages}
+        nodes = {receiver_of(message) for message in messages}
         view = self.aggregation.view(len(nodes))
         self._warn_of_few_clients(server_round, len(nodes))
         if self.budget is not None:

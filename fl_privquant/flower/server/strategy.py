@@ -29,7 +29,7 @@ from fl_privquant.errors import (
     SecureAggregationError,
     pluralize,
 )
-from fl_privquant.flower._flower_internals import log
+from fl_privquant.flower._flower_internals import log, receiver_of
 from fl_privquant.flower._messages.arrays import read_arrays, records_of
 from fl_privquant.flower._messages.clear_replies import (
     HOW_TO_EVALUATE,
@@ -330,11 +330,11 @@ class PrivQuantStrategy(StrategyWrapper):
         grid = RecordingGrid(grid, self.note_replies)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         population = len(messages)
-        all_nodes = [message.metadata.dst_node_id for message in messages]
+        all_nodes = [receiver_of(message) for message in messages]
         drawn = self._relay.drawn_nodes(server_round)
         messages = self._account.draw_clients(server_round, messages, drawn)
         self._check_requests(messages)
-        nodes = {message.metadata.dst_node_id for message in messages}
+        nodes = {receiver_of(message) for message in messages}
         handed = codec.mechanism.handed
         if nodes and handed:
             check_round(handed, len(nodes), self.aggregation, self.sampling)
@@ -379,7 +379,7 @@ class PrivQuantStrategy(StrategyWrapper):
     ) -> list[Message]:
         """The messages to clients that take part, with what each is told of the masks."""
         self._masks.begin_round(server_round, messages, grid)
-        nodes = [message.metadata.dst_node_id for message in messages]
+        nodes = [receiver_of(message) for message in messages]
         deliveries = self.aggregation.agree_on_masks(self._masks, codec, nodes)
         return messages if deliveries is None else with_deliveries(messages, deliveries)
 
