@@ -106,8 +106,8 @@ def _clip_far(vector: Array, bound: float) -> float:
         raise InvalidUpdateError("update: not finite; nothing was encoded, look for divergence upstream")
     if largest == 0.0:
         return 1.0
-    # Coordinates are multiplied by a power of two, so that no square leaves the range of floats. It is limited
-    # to normal numbers: the inverse of the smallest subnormal number is no float.
+    # Coordinates are multiplied by a power of two, so that no square leaves the range of floats. It is a
+    # normal number: the inverse of the smallest subnormal number is no float.
     unit = 2.0 ** -min(max(math.frexp(largest)[1], -1000), 1022)
     norm = math.sqrt(sum_of_squares(vector, unit))
     if norm <= bound * unit:

@@ -284,7 +284,7 @@ class UpdateCodec:
         if not self.mechanism.encodes_coordinates_alone or len(prepared) == 1:
             return [self._draw_output(row, rng) for row, rng in zip(prepared, rngs, strict=True)]
         streams = [RandomStream.secure() if rng is None else rng for rng in rngs]
-        drawn = self._draw_output(prepared, RowStream(streams, self.dimension)).drawn
+        drawn = self.mechanism.encode(prepared, clip=self.clip, rng=RowStream(streams, self.dimension))
         return [EncodedUpdate(self, codes) for codes in drawn]
 
     def encode_zeros(

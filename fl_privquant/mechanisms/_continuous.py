@@ -84,9 +84,9 @@ class ContinuousMechanism(FloatMechanism):
     def _lower_quantile(self, shares: Floats) -> Floats:
         """The noise of scale 1 below 0 for shares of its lower half, in (0, 1)."""
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         """Inputs clipped and scaled to [-1, 1] plus noise, in the precision of the inputs."""
-        return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng, threads=threads)
+        return encode_in_chunks(x, self._encode_chunk, dtype=None, clip=clip, stream=rng)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
         # Inputs that are not finite are counted here and refused later; inputs far above the clip are valid.

@@ -259,7 +259,7 @@ class Mechanism(ABC):
         return PackedIntegers(self, dimension, clip, dtype, dimension, self.sum_bits(1), self.max_code)
 
     @abstractmethod
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         """Random indices for the inputs; ``rng=None`` draws from the operating system's randomness."""
 
     @abstractmethod
@@ -504,8 +504,8 @@ class TableMechanism(LatticeMechanism, kind="table"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self.distribution.mse(density)
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
-        return self._sampler.encode(x, clip=clip, stream=rng, threads=threads)
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
+        return self._sampler.encode(x, clip=clip, stream=rng)
 
     @cached_property
     def coordinate_noise(self) -> CoordinateNoise:

@@ -1,4 +1,4 @@
-"""Common code of encoders: an update is checked, cut into chunks, and shared among threads.
+"""Common code of encoders: an update is checked and cut into chunks.
 
 Every encoder refuses inputs that are not finite, takes any shape and strides without copying the update, and
 gives each input its own random words, so that the codes do not depend on how the update was cut.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from fl_privquant._array_types import Array, ArrayLike, Floats, Words
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.sampling.stream import Randomness, RandomStream
 
-# How many random words each thread has in memory at a time: 256 KB, which stays in a core's cache.
+# How many random words are in memory at a time: 256 KB, which stays in a core's cache.
 _CHUNK = 1 << 15
 
 _NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
@@ -83,7 +82,6 @@ def encode_in_chunks(
     dtype: DTypeLike | None,
     clip: float,
     stream: Randomness,
-    threads: int,
     words_per_input: int = 1,
 ) -> Array:
     """The inputs encoded by ``encode_chunk``, in their shape.
@@ -102,8 +100,6 @@ def encode_in_chunks(
         The largest absolute value of a coordinate, for ``encode_chunk``.
     stream
         Randomness; None for a fresh key from the operating system.
-    threads
-        More than one saves time from some 10^5 inputs on.
     words_per_input
         How many random words an input takes, from 0 to 2.
 
@@ -118,43 +114,26 @@ def encode_in_chunks(
         An input is not a finite floating-point number; nothing is encoded then.
     """
     source = x if isinstance(x, LazyVector) else _Given(np.asarray(x))
-    _check(source.dtype, clip, stream, threads)
+    _check(source.dtype, clip, stream)
     randomness = stream if stream is not None else RandomStream.secure()
     first_word = randomness.reserve(words_per_input * source.size)
     out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
     codes = out.reshape(-1)
 
-    def encode_range(begin: int, end: int) -> int:
-        """Encode the inputs from ``begin`` to ``end``; the result is how many of them are not finite."""
-        buffer = np.empty(min(_CHUNK, end - begin) if words_per_input else 0, dtype=np.uint64)
-        not_finite = 0
-        for start in range(begin, end, _CHUNK):
-            stop = min(start + _CHUNK, end)
-            words = buffer[: stop - start]
-            first = first_word + start
-            randomness.fill(words, first)
-            part = _as_native(source.read(start, stop))
-            out_part = codes[start:stop]
-            second = first + source.size
-            chunk = Chunk(part, float(clip), words, out_part, randomness, first, second, start)
-            not_finite += encode_chunk(chunk)
-        return not_finite
-
-    not_finite = _run_in_threads(encode_range, source.size, threads)
+    buffer = np.empty(min(_CHUNK, source.size) if words_per_input else 0, dtype=np.uint64)
+    not_finite = 0
+    for start in range(0, source.size, _CHUNK):
+        stop = min(start + _CHUNK, source.size)
+        words = buffer[: stop - start]
+        first = first_word + start
+        randomness.fill(words, first)
+        part = _as_native(source.read(start, stop))
+        second = first + source.size
+        chunk = Chunk(part, float(clip), words, codes[start:stop], randomness, first, second, start)
+        not_finite += encode_chunk(chunk)
     if not_finite:
         raise _not_finite(not_finite, source.size, _first_not_finite(source))
     return out
-
-
-def _run_in_threads(encode_range: Callable[[int, int], int], size: int, threads: int) -> int:
-    """The sum of what ``encode_range`` returns for each thread's part of an update, in whole chunks."""
-    chunks = -(-size // _CHUNK)
-    workers = min(threads, chunks)
-    if workers <= 1:
-        return encode_range(0, size)
-    bounds = [min(chunks * worker // workers * _CHUNK, size) for worker in range(workers + 1)]
-    with ThreadPoolExecutor(workers) as pool:
-        return sum(pool.map(encode_range, bounds[:-1], bounds[1:]))
 
 
 def check_inputs(x: ArrayLike) -> Floats:
@@ -191,10 +170,9 @@ def _check_type(dtype: np.dtype[Any]) -> None:
         )
 
 
-def _check(dtype: np.dtype[Any], clip: float, stream: object, threads: int) -> None:
+def _check(dtype: np.dtype[Any], clip: float, stream: object) -> None:
     _check_type(dtype)
     _validation.check_positive("clip", clip)
-    _validation.check_integer("threads", threads, 1)
     if stream is not None and not isinstance(stream, RandomStream):
         raise InvalidSpecError("rng", stream, "is not a RandomStream, such as RandomStream.seeded(0)")
 

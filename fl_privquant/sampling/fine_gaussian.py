@@ -85,7 +85,6 @@ class FineGaussian:
         *,
         clip: float = 1.0,
         stream: Randomness = None,
-        threads: int = 1,
         added: Ints | None = None,
     ) -> Array:
         """Codes modulo 2^bits of inputs clipped to [-clip, clip]; ``spacing`` is in units of the clip.
@@ -117,7 +116,6 @@ class FineGaussian:
             dtype=smallest_code_type(bits),
             clip=clip,
             stream=stream,
-            threads=threads,
             words_per_input=2,
         )
 

@@ -44,17 +44,15 @@ class Sampler:
         self._tables = _prepare(table)
 
     def encode(
-        self, x: ArrayLike, *, clip: float = 1.0, stream: Randomness = None, threads: int = 1
+        self, x: ArrayLike, *, clip: float = 1.0, stream: Randomness = None
     ) -> Bits | NDArray[np.uint16]:
         """Random indices of the shape of ``x``: the values they stand for, times ``clip``, have mean ``x``.
 
         Arguments and errors are those of :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes
-        ``x.size`` words from the stream. The same words give the same indices, whatever the number of
-        threads, and in single as in double precision.
+        ``x.size`` words from the stream. The same words give the same indices, in single as in
+        double precision.
         """
-        return encode_in_chunks(
-            x, self._encode_chunk, dtype=self._dtype, clip=clip, stream=stream, threads=threads
-        )
+        return encode_in_chunks(x, self._encode_chunk, dtype=self._dtype, clip=clip, stream=stream)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
         from fl_privquant.sampling._loops import encode_chunk

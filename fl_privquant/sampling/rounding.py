@@ -22,7 +22,6 @@ def encode_on_lattice(
     bits: int | None = None,
     clip: float = 1.0,
     stream: Randomness = None,
-    threads: int = 1,
 ) -> Array:
     """Random integers of the shape of ``x``: a neighboring lattice point each, plus noise modulo 2^bits.
 
@@ -36,7 +35,7 @@ def encode_on_lattice(
 
     Parameters
     ----------
-    x, clip, stream, threads
+    x, clip, stream
         As for :func:`~fl_privquant.sampling.chunks.encode_in_chunks`. A call takes one word per input from
         the stream, two with noise.
     max_code
@@ -77,6 +76,5 @@ def encode_on_lattice(
         dtype=smallest_code_type(modulus_bits),
         clip=clip,
         stream=stream,
-        threads=threads,
         words_per_input=1 if noise is None else 2,
     )

@@ -5,7 +5,7 @@ it: their state can be recovered from their output. Here words are the keystream
 in counter mode (NIST SP 800-38A, section 6.5), under a key that the operating system draws.
 
 Word i depends on the key and on i only. So the words of an update do not depend on the pieces in which they
-are read, nor on the number of threads that read them.
+are read.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def ray_workers(num_clients: int = 24, examples: int = 600, rounds: int = 4) -> 
     return [Ratio(what, "one worker", min(seconds[2]) / min(seconds[1]))]
 
 
-def million(num_clients: int = 10**6, threads: int = 2) -> list[Ratio]:
+def million(num_clients: int = 10**6) -> list[Ratio]:
     """One round of clients with 10 examples and 7850 coordinates, of which a tenth is sent."""
     rng = np.random.default_rng(0)
     x, y = rng.random((60_000, 784), dtype=np.float32), rng.integers(0, 10, 60_000)
@@ -109,12 +109,11 @@ def million(num_clients: int = 10**6, threads: int = 2) -> list[Ratio]:
     encoding = pq.Encoding(pq.design("optm", epsilon=1.0, bits=2), 0.05, l2_clip=1.0, rotate=True, keep=785)
     strategy = PrivQuantStrategy(plain_strategy(), encoding, aggregation=SumOfCodes(), simulated=True)
     initial = {"weight": np.zeros((10, 784), np.float32), "bias": np.zeros(10, np.float32)}
-    engine = InlineEngine(threads=threads)
     start = time.process_time()
-    round_seconds(strategy, cohort_app(train), num_clients, 1, initial=initial, engine=engine)
+    round_seconds(strategy, cohort_app(train), num_clients, 1, initial=initial)
     seconds = time.process_time() - start
     memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    what = f"a round of {num_clients:.0e} clients with 7850 coordinates, in {threads} threads"
+    what = f"a round of {num_clients:.0e} clients with 7850 coordinates"
     return [
         Ratio(what, "120 s of one core", seconds / 120.0),
         Ratio(what, "4 GB", memory / 4e9, "memory"),

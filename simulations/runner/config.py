@@ -201,9 +201,6 @@ class EngineConfig:
 
     name: Annotated[str, one_of("inline", "ray")] = "inline"
     """``inline`` (in this process) or ``ray`` (in Ray's worker processes)."""
-    threads: Annotated[int, _at_least_1] = 1
-    """Threads that train clients, or batches of them, for ``inline``. Results are the same to the last bit
-    for any number."""
     address: str | None = None
     """host:port of an existing Ray cluster; null starts one for the run."""
     client_cpus: Annotated[float, check_positive] = 1.0
@@ -217,9 +214,8 @@ class EngineConfig:
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of the engine."""
-        inline = ("threads", "batch")
         ray = ("address", "client_cpus", "client_gpus", "batch")
-        return {key: getattr(self, key) for key in (ray if self.name == "ray" else inline)}
+        return {key: getattr(self, key) for key in (ray if self.name == "ray" else ("batch",))}
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 On the CPU the same model, examples and seed give the same arrays to the last bit, whatever else the process
 does. Sums of floats depend on how many threads share them, so training and evaluation run on one thread each;
-clients train side by side instead (``engine.threads``, or the processes of Ray).
+clients train side by side instead, in the processes of Ray.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Task(Protocol):
         ...
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
-        """The model after the client's local training; clients may train in several threads at once."""
+        """The model after the client's local training."""
         ...
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
@@ -233,9 +233,8 @@ class TorchTask:
 
     @contextlib.contextmanager
     def _model(self, arrays: Arrays) -> Iterator[Any]:
-        """A model with these arrays that nobody else uses meanwhile: clients may train in many threads."""
+        """A model with these arrays that nobody else uses meanwhile."""
         try:
-            # pop and append of a list are atomic, so that threads need no lock.
             space = self._free.pop()
         except IndexError:
             model = copy.deepcopy(self._template)

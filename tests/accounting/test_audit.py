@@ -17,11 +17,9 @@ from fl_privquant.mechanisms.base import TableMechanism
 class Careless(TableMechanism):
     """A broken encoder: one draw in twenty is not randomized at all, but the nearest value."""
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: pq.RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: pq.RandomStream | None = None) -> NDArray[Any]:
         inputs = np.asarray(x)
-        honest = super().encode(inputs, clip, rng, threads)
+        honest = super().encode(inputs, clip, rng)
         nearest = np.abs(inputs[:, None] / clip - self.values).argmin(axis=1)
         careless = np.random.default_rng(7).random(inputs.size) < 0.05
         return np.where(careless, nearest, honest)

@@ -33,7 +33,6 @@ DIGITS = {
     "task": torch_task(model="mlp", hidden=7),
     "federation": {"num_clients": 25, "rounds": 6, "fraction": 0.6, "strategy": "fedavgm"},
     "encoding": {"clip_policy": {"name": "quantile"}},
-    "engine": {"name": "inline", "threads": 3},
 }
 
 

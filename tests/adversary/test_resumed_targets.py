@@ -21,7 +21,6 @@ from fl_privquant.flower import (
     StoppedResult,
 )
 from fl_privquant.flower._messages.grids import GridWrapper
-from fl_privquant.flower.simulation import InlineEngine
 from tests.flower.apps import Killed, client_app, fedavg, simulate
 
 CLIENTS, DIMENSION, ROUNDS = 25, 60, 3
@@ -62,7 +61,6 @@ def run(path: Path, epsilon: float, rounds: int, planned_rounds: int, **kill: An
         CLIENTS,
         rounds,
         {"model": np.zeros(DIMENSION, np.float32)},
-        engine=InlineEngine(threads=3),
         wrap_grid=lambda grid: KillingGrid(grid, **kill) if kill else grid,
     )
     return done.result, private

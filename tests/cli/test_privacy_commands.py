@@ -192,9 +192,7 @@ def test_audit_attacks_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     # A decoder that shows the input: the attack must see it.
     from fl_privquant.mechanisms.base import TableMechanism
 
-    monkeypatch.setattr(
-        TableMechanism, "encode", lambda self, x, clip=1.0, rng=None, threads=1: (x > 0).astype(int)
-    )
+    monkeypatch.setattr(TableMechanism, "encode", lambda self, x, clip=1.0, rng=None: (x > 0).astype(int))
     with pytest.raises(CertificationError, match="refutes"):
         run("audit", str(file), "--empirical", "--draws", "50000")
 

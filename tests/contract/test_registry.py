@@ -214,26 +214,21 @@ def test_the_same_seed_gives_the_same_codes(mechanism: Any) -> None:
     mechanism = mechanism.for_dimension(x.size)
     first, second = (mechanism.encode(x, rng=pq.RandomStream.seeded(9, round=2)) for _ in range(2))
     assert np.array_equal(first, second)
-    threaded = mechanism.encode(x, rng=pq.RandomStream.seeded(9, round=2), threads=2)
-    assert np.array_equal(first, threaded)
 
 
 @pytest.mark.parametrize(
     "name", [each for each in pq.available_mechanisms() if not issubclass(get_entry(each).spec, VectorSpec)]
 )
-def test_chunks_threads_precision_and_layout_do_not_matter(
-    mechanism: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_precision_and_layout_do_not_matter(mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(2).uniform(-1.2, 1.2, (40, 50)).astype(np.float32)
     expected = mechanism.encode(x, rng=pq.RandomStream.seeded(3))
     others = [np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]]
     if not mechanism.outputs_floats:
         others.append(x.astype(np.float64))
     monkeypatch.setattr(chunks, "_CHUNK", 77)
-    for threads in (1, 3):
-        for same in (x, *others):
-            codes = mechanism.encode(same, rng=pq.RandomStream.seeded(3), threads=threads)
-            np.testing.assert_array_equal(codes, expected)
+    for same in (x, *others):
+        codes = mechanism.encode(same, rng=pq.RandomStream.seeded(3))
+        np.testing.assert_array_equal(codes, expected)
 
 
 @pytest.mark.parametrize(

@@ -95,12 +95,8 @@ class ToyMechanism(LatticeMechanism, kind="toy"):
         loss = response_loss(slope * distance * (1.0 + 1e-9))
         return [NamedLoss(loss, "toy norm", relation=update.relation)]
 
-    def encode(
-        self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None, threads: int = 1
-    ) -> NDArray[Any]:
-        return encode_in_chunks(
-            x, self._encode_chunk, dtype=np.dtype(np.uint8), clip=clip, stream=rng, threads=threads
-        )
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: RandomStream | None = None) -> NDArray[Any]:
+        return encode_in_chunks(x, self._encode_chunk, dtype=np.dtype(np.uint8), clip=clip, stream=rng)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
         not_finite = int(np.count_nonzero(~np.isfinite(chunk.x)))

@@ -58,7 +58,7 @@ _VARIANTS = (
     "mechanism=optm encoding=schedule",
     "mechanism=optm encoding=doubling",
     "mechanism=skellam encoding=rotated secagg=on partition=dirichlet",
-    "mechanism=optm task.model=mlp federation.strategy=fedadam engine.threads=3",
+    "mechanism=optm task.model=mlp federation.strategy=fedadam",
     "mechanism=rounded_gaussian privacy.epsilon=8 secagg=on",
     "mechanism=pbm mechanism.bits=1 privacy.epsilon=2 secagg=on",
     "mechanism=optm privacy.epsilon=400",

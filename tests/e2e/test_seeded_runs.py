@@ -38,14 +38,14 @@ def test_a_seeded_run_gives_what_is_written_down(run):
 
 
 _SOME = ("=pbm secagg=on", "=skellam encoding", "=rounded_gaussian privacy", "=central", "=qsgd")
-_IN_THREADS = [run for run in runs() if run not in _ON_RAY and any(part in run for part in _SOME)]
+_IN_BATCHES = [run for run in runs() if run not in _ON_RAY and any(part in run for part in _SOME)]
 
 
-@pytest.mark.parametrize("run", _IN_THREADS)
-def test_seeded_runs_in_threads_give_what_is_written_down(run):
+@pytest.mark.parametrize("run", _IN_BATCHES)
+def test_seeded_runs_in_small_batches_give_what_is_written_down(run):
     """With secure aggregation too, whose clients keep their state from one message of a round to the next."""
     expected = outcome(run) if any(part in run for part in _FLOATS) else _EXPECTED[run]
-    found = outcome(run, "engine.threads=2", "engine.batch=3")
+    found = outcome(run, "engine.batch=3")
     assert same(found, expected), found
 
 

@@ -15,12 +15,13 @@ from fl_privquant.flower import PrivQuantStrategy
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.arrays import DecodedArray, read_array
 from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine, engine
-from fl_privquant.flower.simulation.inline import InlineGrid
-from tests.flower.apps import CLIP, assert_same_arrays, fedavg, query_app, simulate
+from fl_privquant.flower.simulation._nodes import Nodes
+from fl_privquant.flower.simulation.inline import SimulationGrid
+from tests.flower.apps import CLIP, assert_same_arrays, query_app, simulate
 
 
-def send(app, num_clients=2, threads=1, nodes=(1, 2)):
-    grid = InlineGrid(app, Federation(num_clients, {"rate": 0.5}, {"site": "here"}), threads)
+def send(app, num_clients=2, nodes=(1, 2)):
+    grid = SimulationGrid(Nodes(app, Federation(num_clients, {"rate": 0.5}, {"site": "here"}), 1))
     content = RecordDict({"config": ConfigRecord({"values": [1, 2]})})
     with use_server_identity(1):
         return list(grid.send_and_receive([Message(content, node, "query") for node in nodes])), content, grid
@@ -30,14 +31,12 @@ def reply_with(message, **metrics):
     return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_replies_come_in_the_order_of_nodes(threads):
+def test_replies_come_in_the_order_of_nodes():
     replies, _, _ = send(
         query_app(
             lambda message, context: reply_with(message, partition=context.node_config["partition-id"])
         ),
         num_clients=4,
-        threads=threads,
         nodes=(4, 2, 1, 3),
     )
     assert [each.metadata.src_node_id for each in replies] == [1, 2, 3, 4]
@@ -72,7 +71,7 @@ def test_a_client_keeps_its_state_from_message_to_message():
         context.state["count"] = MetricRecord({"n": count})
         return reply_with(message, n=count)
 
-    replies, _, _ = send(query_app(answer), nodes=(1, 1, 2, 1), threads=3)
+    replies, _, _ = send(query_app(answer), nodes=(1, 1, 2, 1))
     assert sorted(each.content["metrics"]["n"] for each in replies) == [1, 1, 2, 3]
 
 
@@ -96,14 +95,6 @@ def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism
     assert random.getstate() == state
     assert_same_arrays(first, second)
     assert not np.array_equal(first["weight"], third["weight"])
-
-
-def test_threads_do_not_change_the_model(mechanism):
-    def run(threads):
-        private = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP))
-        return simulate(private, num_clients=5, num_rounds=2, engine=InlineEngine(threads)).model
-
-    assert_same_arrays(run(4), run(1))
 
 
 def test_decoded_arrays_travel_as_their_values():

@@ -9,7 +9,7 @@ from fl_privquant.accounting import SumOfCodes
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._flower_internals import copy_records
 from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION
-from fl_privquant.flower.simulation.inline import InlineGrid
+from fl_privquant.flower.simulation.inline import SimulationGrid
 from tests.flower.apps import (
     CLIP,
     SEED,
@@ -125,7 +125,7 @@ def test_a_client_without_the_mod_is_dropped_and_told_about(mechanism, flower_lo
     assert "add PrivQuantMod" in text
 
 
-class ForgingGrid(InlineGrid):
+class ForgingGrid(SimulationGrid):
     """A grid that delivers more replies than were asked for."""
 
     def __init__(self, grid, forge):

@@ -326,7 +326,6 @@ def test_a_ledger_file_outlives_the_clients_state(mechanism, tmp_path):
         {"max_epsilon": 1.0, "budget": -1.0},
         {"max_epsilon": 1.0, "budget": math.nan},
         {"max_epsilon": 1.0, "metrics": "loss"},
-        {"max_epsilon": 1.0, "threads": 0},
     ],
 )
 def test_limits_out_of_range_are_refused_at_once(arguments):

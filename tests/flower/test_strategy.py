@@ -23,7 +23,6 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower import ClientMetrics, NoUsableReplyError, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_NORM
-from fl_privquant.flower.simulation import InlineEngine
 from tests.flower.apps import (
     CLIP,
     SEED,
@@ -56,15 +55,11 @@ def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
     assert_same_arrays(done.model, expected_model(mechanism, range(1, 4)))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_with_none_the_result_is_plain_fedavg_bit_for_bit(threads):
+def test_with_none_the_result_is_plain_fedavg_bit_for_bit():
     # Uniform weights on the plain side too: every client has 7 examples.
-    engine, strategy = (
-        InlineEngine(threads),
-        PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)),
-    )
-    plain = simulate(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, 3, engine=engine)
-    private = simulate(strategy, client_app([PrivQuantMod(max_epsilon=math.inf)]), 5, 3, engine=engine)
+    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0))
+    plain = simulate(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, 3)
+    private = simulate(strategy, client_app([PrivQuantMod(max_epsilon=math.inf)]), 5, 3)
     for name in ("weight", "scale"):
         assert private.model[name].tobytes() == plain.model[name].tobytes()
 

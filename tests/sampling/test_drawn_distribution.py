@@ -126,7 +126,7 @@ def test_the_mean_is_unbiased_at_every_input(name: str) -> None:
 def test_the_mean_is_unbiased_over_an_update() -> None:
     table = TABLES["rqm"]()
     x = np.random.default_rng(0).uniform(-1.0, 1.0, DRAWS).astype(np.float32)
-    indices = Sampler(table).encode(x, stream=RandomStream.seeded(3), threads=2)
+    indices = Sampler(table).encode(x, stream=RandomStream.seeded(3))
     errors = table.codebook.decode(indices) - x
     assert abs(errors.mean()) < 5.0 * errors.std() / DRAWS**0.5
     # And the error is as large as the distribution says: the audit and the sampler agree.

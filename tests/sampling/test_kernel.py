@@ -216,10 +216,9 @@ def test_the_kernel_follows_the_reference(sampler, update, expected) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1001, 1024, 40_000, 1 << 20])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_chunks_do_not_matter(monkeypatch, sampler, update, expected, chunk: int, threads: int) -> None:
+def test_chunks_do_not_matter(monkeypatch, sampler, update, expected, chunk: int) -> None:
     monkeypatch.setattr(chunks, "_CHUNK", chunk)
-    indices = sampler.encode(update, clip=0.1, stream=RandomStream.seeded(11), threads=threads)
+    indices = sampler.encode(update, clip=0.1, stream=RandomStream.seeded(11))
     np.testing.assert_array_equal(indices, expected)
 
 
@@ -252,7 +251,7 @@ def read_only(values: np.ndarray) -> np.ndarray:
 )
 def test_layout_of_a_vector_does_not_matter(sampler, update, expected, layout) -> None:
     values = layout(update)
-    indices = sampler.encode(values, clip=0.1, stream=RandomStream.seeded(11), threads=2)
+    indices = sampler.encode(values, clip=0.1, stream=RandomStream.seeded(11))
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_array_equal(values, update)
 
@@ -261,7 +260,7 @@ def test_layout_of_a_matrix_does_not_matter(sampler, update, expected) -> None:
     square = update[: 300 * 300].reshape(300, 300)
     wanted = expected[: square.size].reshape(square.shape)
     for values in (square, np.asfortranarray(square), np.kron(square, np.ones((2, 3)))[::2, ::3]):
-        indices = sampler.encode(values, clip=0.1, stream=RandomStream.seeded(11), threads=2)
+        indices = sampler.encode(values, clip=0.1, stream=RandomStream.seeded(11))
         np.testing.assert_array_equal(indices, wanted)
         assert indices.flags.c_contiguous
     broadcast = np.broadcast_to(np.float32(0.01), (7, 5))
@@ -289,10 +288,9 @@ def test_a_stream_is_used_up(sampler) -> None:
 def test_what_is_not_finite_is_refused(sampler, bad: float, dtype) -> None:
     x = np.zeros((2, 50_000), dtype=dtype)
     x[1, 123] = x[1, 45_000] = bad
-    for threads in (1, 2):
-        for values in (x, np.asfortranarray(x)):
-            with pytest.raises(InvalidUpdateError, match=r"2 of 100000 .* flat index 50123;"):
-                sampler.encode(values, threads=threads)
+    for values in (x, np.asfortranarray(x)):
+        with pytest.raises(InvalidUpdateError, match=r"2 of 100000 .* flat index 50123;"):
+            sampler.encode(values)
 
 
 def test_the_largest_numbers_are_clipped_not_refused(sampler) -> None:
@@ -312,11 +310,6 @@ def test_what_is_not_floating_point_is_refused(sampler, x) -> None:
 def test_a_clip_must_be_a_positive_number(sampler, clip: float) -> None:
     with pytest.raises(InvalidSpecError, match="clip"):
         sampler.encode([0.0], clip=clip)
-
-
-def test_a_thread_is_needed(sampler) -> None:
-    with pytest.raises(InvalidSpecError, match="threads"):
-        sampler.encode([0.0], threads=0)
 
 
 def test_a_refused_call_takes_no_words(sampler) -> None:

@@ -19,7 +19,7 @@ def streams() -> list[RandomStream]:
 
 
 def test_every_row_gets_the_words_of_its_own_stream() -> None:
-    """Read in pieces that begin and end anywhere, as threads do, and in any order."""
+    """Read in pieces that begin and end anywhere, and in any order."""
     together = RowStream(streams(), LENGTH)
     count = ROWS * LENGTH * BLOCKS
     assert together.reserve(count) == 0

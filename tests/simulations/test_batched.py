@@ -17,7 +17,7 @@ from simulations.runner.config import RunConfig, compose_run
 from simulations.runner.results import RunDirectory
 from simulations.tasks.data import Examples
 from simulations.tasks.task import get_task
-from tests.simulations.test_threads import outcome
+from tests.simulations.test_same_results import outcome
 from tests.task_values import torch_task
 
 TASKS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,6 @@ def test_runs_are_the_same(task: str, mechanism: str, tmp_path: Path) -> None:
         "mechanism=rounded_gaussian secagg=simulated secagg.dropout_fraction=0 privacy.unit=record "
         "privacy.records=1437 privacy.sampling_rate=0.2 privacy.epsilon=8",
         "mechanism=central_gaussian privacy.epsilon=8",
-        "mechanism=optm engine.threads=3",
     ],
 )
 def test_kinds_of_runs_are_the_same(overrides: str, tmp_path: Path) -> None:

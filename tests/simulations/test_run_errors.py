@@ -51,7 +51,7 @@ REFUSED = {
     "+task.depth=7": "task.depth: unknown key",
     "+task.run=7": "task.run: unknown key",
     "+task.shape=7": "task.shape: unknown key",
-    "engine.threads=-1": "engine.threads: -1 is outside",
+    "engine.batch=-1": "engine.batch: -1 is outside",
     "hydra.nothing=3": "hydra.nothing",
     "=3": "Config group override must be a string",
     "seed": "seed",

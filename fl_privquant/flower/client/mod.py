@@ -153,8 +153,6 @@ class PrivQuantMod:
         File that keeps the ledger of one client over runs, restarts and concurrent messages. With None it is,
         on a SuperNode with a budget or a number of rounds, a file in Flower's home, and elsewhere the
         client's state.
-    threads
-        Number of threads that encode.
     secure_aggregation
         Whether updates leave the client masked, so that the server can open their sum only
         (:mod:`fl_privquant.secagg` has the guarantee). A train message that is not part of a secure
@@ -193,7 +191,6 @@ class PrivQuantMod:
         report_clipping: bool = False,
         seed: int | Callable[[Context], int | None] | None = None,
         ledger_file: str | Path | None = None,
-        threads: int = 1,
         secure_aggregation: bool | Policy = False,
     ) -> None:
         self.max_epsilon = _validation.check_in_interval("max_epsilon", max_epsilon, "(0, inf]")
@@ -213,7 +210,6 @@ class PrivQuantMod:
         _ = None if seed is None or callable(seed) else RandomStream.seeded(seed)
         self.seed = seed
         self.ledger_file = None if ledger_file is None else Path(ledger_file)
-        self.threads = _validation.check_integer("threads", threads, 1)
         policy = ClientPolicy() if secure_aggregation is True else secure_aggregation
         self._masking = None if policy is False else UpdateMasking(policy)
         self._spending: dict[Path, SpendingLedger] = {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -15,6 +14,7 @@ from fl_privquant.flower._flower_internals import (
     copy_records,
     copy_state,
     make_delivered_copy,
+    receiver_of,
     set_message_id,
     values_of,
 )
@@ -31,9 +31,6 @@ FIRST_NODE_ID = 1
 
 BATCH: Final = 256
 """The most clients that an engine trains at once, unless it is told otherwise."""
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""Calls a function for each item, in whatever order, and gives the results in that of the items."""
 
 # Coordinates of all models that are trained at once.
 _MAX_COORDINATES: Final = 1 << 22
@@ -71,30 +68,30 @@ class Nodes:
         state = self.states.get(node)
         return self.federation.context(self.run_id, node, node - FIRST_NODE_ID, state)
 
-    def answer(self, sent: Sequence[Sent], run: Map = map) -> list[Message]:
-        """The replies to messages, in their order; ``run`` may answer several groups of nodes at once."""
-        groups = [*self._divide(sent)]
-        answers = run(self._answer_group, [[sent[place] for place in places] for places in groups])
+    def answer(self, sent: Sequence[Sent]) -> list[Message]:
+        """The replies to messages, in their order."""
         replies = {
             place: reply
-            for places, answered in zip(groups, answers, strict=True)
-            for place, reply in zip(places, answered, strict=True)
+            for places in self._divide(sent)
+            for place, reply in zip(
+                places, self._answer_group([sent[place] for place in places]), strict=True
+            )
         }
         return [replies[place] for place in range(len(sent))]
 
     def _divide(self, sent: Sequence[Sent]) -> Iterator[Sequence[int]]:
         """The places of messages, in groups: a cohort that is sent one content, or all messages of a node."""
-        nodes = group_by_node([message for message, _ in sent])
-        known = all(message.metadata.dst_node_id in self.ids for message, _ in sent)
-        alone = not known or len(nodes) < len(sent) or not all(is_training(message) for message, _ in sent)
+        nodes = [receiver_of(message) for message, _ in sent]
+        known = all(node in self.ids for node in nodes)
+        alone = not known or len(set(nodes)) < len(nodes) or not all(is_training(each) for each, _ in sent)
         if alone or not isinstance(self._client_app, CohortApp):
-            yield from nodes
+            yield from group_by_node([message for message, _ in sent])
             return
-        key_of = functools.cache(lambda content: _content_key(contents[content]))
         contents = {id(message.content): message.content for message, _ in sent}
+        keys = {number: _content_key(content) for number, content in contents.items()}
         cohorts: dict[Hashable, list[int]] = {}
         for place, (message, _) in enumerate(sent):
-            cohorts.setdefault(key_of(id(message.content)), []).append(place)
+            cohorts.setdefault(keys[id(message.content)], []).append(place)
         for places in cohorts.values():
             size = self._cohort_size(sent[places[0]][0])
             yield from (places[first : first + size] for first in range(0, len(places), size))
@@ -106,13 +103,14 @@ class Nodes:
         return max(1, min(self.batch, _MAX_COORDINATES // max(coordinates, 1)))
 
     def _answer_group(self, sent: Sequence[Sent]) -> list[Message]:
-        nodes = {message.metadata.dst_node_id for message, _ in sent}
-        if isinstance(self._client_app, CohortApp) and len(nodes) > 1:
+        # Messages of a group are to different nodes, or all to one.
+        several = receiver_of(sent[0][0]) != receiver_of(sent[-1][0])
+        if several and isinstance(self._client_app, CohortApp):
             return self._answer_cohort(self._client_app, sent)
         return [self._deliver(message, message_id) for message, message_id in sent]
 
     def _answer_cohort(self, app: CohortApp, sent: Sequence[Sent]) -> list[Message]:
-        contexts = [self.context(message.metadata.dst_node_id) for message, _ in sent]
+        contexts = [self.context(receiver_of(message)) for message, _ in sent]
         try:
             replies = app.answer_cohort(sent, contexts)
         finally:
@@ -129,7 +127,7 @@ class Nodes:
         return replies
 
     def _deliver(self, message: Message, message_id: str) -> Message:
-        node = message.metadata.dst_node_id
+        node = receiver_of(message)
         # The same content object may go to many nodes: each must get its own.
         arrived = make_delivered_copy(message, message_id)
         if node in self.ids:
@@ -184,5 +182,5 @@ def group_by_node(messages: Sequence[Message]) -> list[list[int]]:
     """The places of the messages to each node: a node handles one message at a time."""
     places: dict[int, list[int]] = {}
     for place, message in enumerate(messages):
-        places.setdefault(message.metadata.dst_node_id, []).append(place)
+        places.setdefault(receiver_of(message), []).append(place)
     return list(places.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from flwr.app import Context, Message, RecordDict
@@ -39,22 +38,20 @@ class SimulationGrid(MessageGrid):
 
     As on a wire, what is sent is copied, an exception of the client becomes an error reply, and a node
     keeps its state from message to message and handles one at a time. Replies come in the order of
-    nodes, whatever the order of requests and threads.
+    nodes, whatever the order of requests.
 
     Parameters
     ----------
     nodes
         The simulated nodes.
     answer
-        Answers messages with their ids, in their order.
-    run_id
-        The run that the nodes take part in.
+        Answers messages with their ids, in their order; by default the nodes themselves, in this process.
     """
 
-    def __init__(self, nodes: Nodes, answer: Callable[[list[Sent]], list[Message]], run_id: int) -> None:
+    def __init__(self, nodes: Nodes, answer: Callable[[list[Sent]], list[Message]] | None = None) -> None:
         self._nodes = nodes
-        self._answer = answer
-        self._run = create_run(run_id)
+        self._answer = answer or nodes.answer
+        self._run = create_run(nodes.run_id)
         self._replies: dict[str, Message] = {}
         self._sent = 0
 
@@ -108,56 +105,21 @@ class SimulationGrid(MessageGrid):
         return self.pull_messages(self.push_messages(messages))
 
 
-class InlineGrid(SimulationGrid):
-    """A grid whose nodes live in this process.
-
-    Parameters
-    ----------
-    client_app
-        What the clients run.
-    federation
-        Number of clients and their configs.
-    threads
-        Clients, or cohorts of them, that run at once.
-    batch
-        The most clients that are trained at once, if the app can do that.
-    """
-
-    def __init__(
-        self, client_app: ClientApp, federation: Federation, threads: int = 1, batch: int = BATCH
-    ) -> None:
-        run_id = next(RUN_IDS)
-        nodes = Nodes(client_app, federation, run_id, batch)
-
-        def answer(sent: list[Sent]) -> list[Message]:
-            if threads == 1:
-                return nodes.answer(sent)
-            with ThreadPoolExecutor(threads) as pool:
-                return nodes.answer(sent, pool.map)
-
-        super().__init__(nodes, answer, run_id)
-
-
 @dataclass(frozen=True)
 class InlineEngine:
     """Runs everything in this process: the fastest for many small clients, and easiest to debug.
 
     Parameters
     ----------
-    threads
-        Number of clients, or of batches of them, that run at once. Python runs them in turns, except inside
-        numpy, torch and the encoding.
     batch
         The most clients that are trained at once, where the app is a
         :class:`~fl_privquant.flower.client.cohort.CohortApp`; with 1, each client is served by itself. Codes
         are the same as long as the trained models are, to the last bit.
     """
 
-    threads: int = 1
     batch: int = BATCH
 
     def __post_init__(self) -> None:
-        _validation.check_integer("threads", self.threads, 1)
         _validation.check_integer("batch", self.batch, 1)
 
     def run(
@@ -166,8 +128,9 @@ class InlineEngine:
         """Run the app, to its end."""
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
         start = time.perf_counter()
+        nodes = Nodes(client, federation, next(RUN_IDS), self.batch)
         with freeze_objects():
-            state = run_server(server, InlineGrid(client, federation, self.threads, self.batch), federation)
+            state = run_server(server, SimulationGrid(nodes), federation)
         return RunResult("inline", state, time.perf_counter() - start)
 
 

@@ -29,6 +29,7 @@ from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.flower._flower_internals import (
     ErrorCode,
     make_delivered_copy,
+    receiver_of,
     set_message_id,
     use_server_identity,
 )
@@ -78,11 +79,11 @@ class RayEngine:
         _check_reachable(self.address)
         # An app that is given by name is imported by each worker, and need not be sent.
         server, client = load_app(server_app, ServerApp), load_app(client_app, ClientApp)
-        run_id = next(RUN_IDS)
+        nodes = Nodes(client, federation, next(RUN_IDS), self.batch)
         start = time.perf_counter()
         with _connect(self.address):
-            pool = _RayPool(Nodes(client, federation, run_id, self.batch), client_app, self)
-            state = run_server(server, SimulationGrid(pool.nodes, pool.answer, run_id), federation)
+            pool = _RayPool(nodes, client_app, self)
+            state = run_server(server, SimulationGrid(nodes, pool.answer), federation)
         return RunResult("ray", state, time.perf_counter() - start)
 
 
@@ -165,14 +166,14 @@ def answer_parcel(nodes: Nodes, parcel: Parcel) -> Answer:
 
 
 def _find_states(nodes: Nodes, sent: Sequence[Sent]) -> dict[int, RecordDict]:
-    asked = {message.metadata.dst_node_id for message, _ in sent}
+    asked = {receiver_of(message) for message, _ in sent}
     return {node: nodes.states[node] for node in asked if node in nodes.states}
 
 
 def _replace_states(nodes: Nodes, parcel: Parcel, states: dict[int, RecordDict]) -> None:
     """Give the nodes of a parcel these states, and no other ones."""
     for message, _ in parcel.sent:
-        nodes.states.pop(message.metadata.dst_node_id, None)
+        nodes.states.pop(receiver_of(message), None)
     nodes.states.update(states)
 
 

@@ -311,7 +311,7 @@ class AdditiveMechanism(ResidueMechanism):
         # A wrap is not counted: this is the variance of noise plus that of rounding, which are independent.
         return self.step**2 * (float(self.noise.variance) + rounding_variance(self.levels, density))
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         return encode_on_lattice(
             x,
             self.max_shift,
@@ -320,7 +320,6 @@ class AdditiveMechanism(ResidueMechanism):
             bits=self.wrap_bits,
             clip=clip,
             stream=rng,
-            threads=threads,
         )
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:

@@ -194,7 +194,7 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
         bound.__dict__["_seeds"] = seeds
         return bound
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         """Codes of the inputs; private noise is drawn from the stream ``rng``."""
         inputs = x if hasattr(x, "size") else np.asarray(x)
         seeds: NoiseSeeds = self.__dict__.get("_seeds") or NoiseSeeds(draw_seed(rng))
@@ -205,9 +205,7 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
             taken_off += CORRELATION_STEPS // 2
             taken_off >>= _CORRELATION_BITS
             added -= taken_off
-        return self.noise.encode(
-            inputs, self.spacing, self.wrap_bits, clip=clip, stream=rng, threads=threads, added=added
-        )
+        return self.noise.encode(inputs, self.spacing, self.wrap_bits, clip=clip, stream=rng, added=added)
 
     def take_off(self, total: Ints, seeds: Sequence[bytes]) -> Ints:
         noise = np.zeros(total.size, np.int64)

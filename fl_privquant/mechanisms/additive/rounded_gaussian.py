@@ -448,9 +448,9 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self.spacing**2 * self._code_variance
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         """Codes of the inputs, with the noise that :attr:`noise` samples from the stream ``rng``."""
-        return self.noise.encode(x, self.spacing, self.wrap_bits, clip=clip, stream=rng, threads=threads)
+        return self.noise.encode(x, self.spacing, self.wrap_bits, clip=clip, stream=rng)
 
     def decode_sum(self, total: ArrayLike, num_clients: int, clip: float = 1.0) -> Floats:
         half = 1 << (self.sum_bits(num_clients) - 1)

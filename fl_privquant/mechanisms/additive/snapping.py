@@ -163,11 +163,9 @@ class SnappingMechanism(LatticeMechanism, kind="snapping"):
     def mse(self, density: Density | ArrayLike | None = None) -> float:
         return self._error(density, 2)
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         dtype = smallest_code_type((self.num_levels - 1).bit_length())
-        return encode_in_chunks(
-            x, self._encode_chunk, dtype=dtype, clip=clip, stream=rng, threads=threads, words_per_input=2
-        )
+        return encode_in_chunks(x, self._encode_chunk, dtype=dtype, clip=clip, stream=rng, words_per_input=2)
 
     def _encode_chunk(self, chunk: Chunk) -> int:
         not_finite = int(np.count_nonzero(~np.isfinite(chunk.x)))

@@ -53,11 +53,9 @@ class NoMechanism(FloatMechanism, kind="none"):
     lossless = True
     _form = "floats unchanged"
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         """A copy of the inputs, in single or double precision as they are."""
-        return encode_in_chunks(
-            x, _copy, dtype=None, clip=clip, stream=rng, threads=threads, words_per_input=0
-        )
+        return encode_in_chunks(x, _copy, dtype=None, clip=clip, stream=rng, words_per_input=0)
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Array:
         """The same floats, bit for bit and in their precision."""

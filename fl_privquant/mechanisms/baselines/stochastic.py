@@ -69,8 +69,8 @@ class RoundingMechanism(Mechanism):
         # The output is one of two neighboring lattice points, a step apart.
         return bounded_noise(1.0, 0.0, self.step**2 / 4.0, self.step)
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
-        return encode_on_lattice(x, self.max_code, clip=clip, stream=rng, threads=threads)
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
+        return encode_on_lattice(x, self.max_code, clip=clip, stream=rng)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -178,10 +178,10 @@ class PbmMechanism(LatticeMechanism, kind="pbm"):
         nodes, weights = as_density(density).quadrature(np.array([-1.0, 1.0]))
         return (0.25 / self.theta**2 - float(weights @ nodes**2)) / self.trials
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
         """Random codes; takes ``trials`` words per coordinate from ``rng``."""
         stream = rng if rng is not None else RandomStream.secure()
-        draw = partial(self._sampler.encode, clip=clip, stream=stream, threads=threads)
+        draw = partial(self._sampler.encode, clip=clip, stream=stream)
         # The first trial by itself: errors then count the inputs as they were given.
         total = draw(x).astype(smallest_code_type(self.trials.bit_length()))
         # Trials of few inputs are drawn together, with the same words as one after the other.

@@ -212,9 +212,8 @@ class VectorMechanism(Mechanism):
     def _mae_of_one(self, density: Density | ArrayLike | None) -> float:
         """Mean absolute error of an update of one coordinate."""
 
-    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None, threads: int = 1) -> Array:
-        """The random message of one update, a vector of ``dimension`` floats; one thread is enough."""
-        _validation.check_integer("threads", threads, 1)
+    def encode(self, x: ArrayLike, clip: float = 1.0, rng: Randomness = None) -> Array:
+        """The random message of one update, a vector of ``dimension`` floats."""
         inputs = self._project_to_ball(x, clip)
         stream = rng if rng is not None else RandomStream.secure()
         source = Continuation(stream, stream.reserve(1))

@@ -115,9 +115,7 @@ def _call_app(app: ClientApp, message: Message, context: Context) -> Message:
     records = records_of(message.content, ArrayRecord) if isinstance(request, ConfigRecord) else ()
     received = {name: Layout.of(read_arrays(record)) for name, record in records}
     try:
-        # With several threads, clients share the global generators, which are then not seeded for each.
-        alone = config.engine.name != "inline" or config.engine.threads == 1
-        with _seeded([config.seed, partition, number]) if alone else contextlib.nullcontext():
+        with _seeded([config.seed, partition, number]):
             reply = app(message, own)
         if isinstance(request, ConfigRecord):
             _keep_trained(config, int(request[KEY_ROUND]), partition, received, reply)  # type: ignore[arg-type]

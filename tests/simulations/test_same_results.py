@@ -1,10 +1,8 @@
-"""The same seed gives the same model to the last bit: any number of threads, any engine, any model."""
+"""The same seed gives the same model to the last bit: any engine, any model, any threads of libraries."""
 
 from __future__ import annotations
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +41,11 @@ def outcome(folder: Path) -> tuple[str, pd.DataFrame]:
     return json.loads((folder / "provenance.json").read_text())["model_sha256"], rows[timeless]
 
 
-@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
-def test_the_number_of_threads_changes_nothing(model: str, tmp_path: Path) -> None:
-    found = []
-    for threads in (1, 2, 3, 4, 2):
-        config = config_of(tmp_path / str(len(found)), model, engine={"name": "inline", "threads": threads})
-        execute(config)
-        found.append(outcome(RunDirectory.of(config).path))
-    for digest, rows in found[1:]:
-        assert digest == found[0][0]
-        pd.testing.assert_frame_equal(rows, found[0][1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [pytest.param("mlp", marks=WARNINGS)])
-def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
+def test_inline_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
     found = []
-    inline: dict[str, Any] = {"name": "inline", "threads": 3}
+    inline: dict[str, Any] = {"name": "inline"}
     # A client takes the whole cluster: one worker is started, not two.
     on_ray = {"name": "ray", "address": ray_cluster.address, "client_cpus": ray_cluster.CPUS}
     for engine in (inline, on_ray):
@@ -68,29 +54,6 @@ def test_threads_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_clu
         found.append(outcome(RunDirectory.of(config).path))
     assert found[0][0] == found[1][0]
     pd.testing.assert_frame_equal(found[0][1], found[1][1])
-
-
-def test_clients_that_train_at_once_have_models_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All three have loaded their model before any of them trains: a shared one would be mixed up."""
-    task = get_task(config_of(tmp_path, "mlp"))
-    initial = task.initial_arrays()
-    alone = [task.train(initial, client, 1) for client in range(3)]
-    meeting, run = threading.Barrier(3), learning.LocalTraining.run
-
-    def run_together(*arguments: Any) -> Any:
-        meeting.wait(20)
-        losses = run(*arguments)
-        meeting.wait(20)
-        return losses
-
-    monkeypatch.setattr(learning.LocalTraining, "run", run_together)
-    with ThreadPoolExecutor(3) as pool:
-        together = list(pool.map(lambda client: task.train(initial, client, 1), range(3)))
-    for one, other in zip(alone, together, strict=True):
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, other[name])
 
 
 def test_a_client_that_fails_leaves_its_model_to_nobody(
