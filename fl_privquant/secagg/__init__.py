@@ -22,8 +22,7 @@ why each message is needed.
    masks that are left.
 
 **No secret key is used in two rounds**, so that what is revealed after a dropout, or by a client that is
-compromised later, exposes no other round. Only the keys that pairs of identities share are kept; on their own
-they hide nothing.
+compromised later, exposes no other round. Only identity keys stay; on their own they hide nothing.
 
 Threat model
 ------------
@@ -53,8 +52,8 @@ are in ``tests/adversary``). Every sum that opens holds the codes of at least n 
 whom were sent the same invitation, list of clients, request and model:
 
 - *Clients cannot be invented.* The pair secret takes both clients' keys of the round, a key that their
-  identities share (:mod:`fl_privquant.secagg.crypto.pair_keys`) and the digest of the graph. So nobody else
-  can derive a share that a client holds, or the root of a mask that it adds. Two clients that were shown
+  identities share (:mod:`fl_privquant.secagg.crypto.keys`) and the digest of the graph. So nobody else can
+  derive a share that a client holds, or the root of a mask that it adds. Two clients that were shown
   different lists or keys have different roots, which do not cancel, and different shares, which open nothing.
 - *The graph cannot be chosen.* A client gets the list of all clients, each of which it knows, none twice. It
   draws the graph itself, from this list and from the root of a tree of all keys that holds its own
