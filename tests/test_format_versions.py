@@ -131,7 +131,7 @@ def test_messages_of_secure_aggregation_and_payloads() -> None:
         ClientRound.join(Invitation(RoundId(bytes(16), 1), 5, 20, 7, 15, False).to_bytes(), 3).to_bytes()
     )
     state[2] -= 1
-    words = "state of a client: version 6 is not 7.*begin the run anew"
+    words = "state of a client: version 7 is not 8.*begin the run anew"
     refused(InvalidUpdateError, words, lambda: ClientRound.from_bytes(state))
     payload = bytearray(pack_codes([1, 2], 3))
     payload[2] += 1

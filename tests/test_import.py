@@ -16,25 +16,17 @@ import fl_privquant as pq
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("numpy", "scipy", "numba", "pulp", "highspy", "torch", "flwr", "matplotlib", "cryptography", "nacl")
+HELP = """import contextlib, io
+from fl_privquant.cli.main import main
+sys.argv = {arguments}
+with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+    main()
+assert '{shown}' in printed.getvalue()"""
 PROBES = {
     "import": "import fl_privquant",
     "version": "import fl_privquant; fl_privquant.__version__",
-    "help": (
-        "import contextlib, io\n"
-        "from fl_privquant.cli.main import main\n"
-        "sys.argv = ['fl-privquant', '--help']\n"
-        "with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):\n"
-        "    main()\n"
-        "assert 'plan' in shown.getvalue()"
-    ),
-    "help of a command": (
-        "import contextlib, io\n"
-        "from fl_privquant.cli.main import main\n"
-        "sys.argv = ['fl-privquant', 'plan', '--help']\n"
-        "with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):\n"
-        "    main()\n"
-        "assert '--epsilon' in shown.getvalue()"
-    ),
+    "help": HELP.format(arguments=["fl-privquant", "--help"], shown="plan"),
+    "help of a command": HELP.format(arguments=["fl-privquant", "plan", "--help"], shown="--epsilon"),
 }
 
 

@@ -118,11 +118,6 @@ class Advice:
     rounds: int | None
     num_clients: int | None
 
-    @property
-    def epsilon(self) -> float:
-        """The smallest target that a design meets."""
-        return self.least.epsilon
-
     def __str__(self) -> str:
         tried = PrivacyStatement(_MIN_EPSILON, 0.0, Unit.COORDINATE)
         least = f"the most private design that was tried has {tried.brief}"

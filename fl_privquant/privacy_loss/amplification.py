@@ -59,8 +59,7 @@ import numpy as np
 
 from fl_privquant._array_types import Floats
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta, gaussian_separation
-from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss
-from fl_privquant.privacy_loss.sums.histogram import from_curve
+from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss, from_curve
 
 __all__ = ["Curve", "curve_of", "subsampled_loss"]
 

@@ -70,7 +70,6 @@ class NormBound:
 
     renyi: Callable[[float], float]
     infinity: float = 0.0
-    slack: float = 0.0
 
     @property
     def max_loss(self) -> float:
@@ -79,7 +78,7 @@ class NormBound:
 
     def log_moment(self, rate: float) -> float:
         """Rate times the divergence of order rate + 1."""
-        return rate * self.renyi(rate + 1.0) * _FLOAT_ROOM + (2.0 * rate + 1.0) * self.slack
+        return rate * self.renyi(rate + 1.0) * _FLOAT_ROOM
 
 
 NO_NORMS = UpdateNorms()

@@ -22,8 +22,7 @@ why each message is needed.
    masks that are left.
 
 **No secret key is used in two rounds**, so that what is revealed after a dropout, or by a client that is
-compromised later, exposes no other round. Only the keys that pairs of identities share are kept; on their own
-they hide nothing.
+compromised later, exposes no other round. Only identity keys stay; on their own they hide nothing.
 
 Threat model
 ------------
@@ -53,8 +52,8 @@ are in ``tests/adversary``). Every sum that opens holds the codes of at least n 
 whom were sent the same invitation, list of clients, request and model:
 
 - *Clients cannot be invented.* The pair secret takes both clients' keys of the round, a key that their
-  identities share (:mod:`fl_privquant.secagg.crypto.pair_keys`) and the digest of the graph. So nobody else
-  can derive a share that a client holds, or the root of a mask that it adds. Two clients that were shown
+  identities share (:mod:`fl_privquant.secagg.crypto.keys`) and the digest of the graph. So nobody else can
+  derive a share that a client holds, or the root of a mask that it adds. Two clients that were shown
   different lists or keys have different roots, which do not cancel, and different shares, which open nothing.
 - *The graph cannot be chosen.* A client gets the list of all clients, each of which it knows, none twice. It
   draws the graph itself, from this list and from the root of a tree of all keys that holds its own
@@ -73,26 +72,20 @@ whom were sent the same invitation, list of clients, request and model:
 The server can always end a round without a sum, and it chooses who is invited. A thief of an identity key can
 impersonate other clients towards its owner from then on; earlier rounds stay secret.
 
-**Corrupt clients** can put any integers into the sum. The server refuses an opened sum that honest clients
-cannot have sent (:mod:`fl_privquant.codec.sum_check`). What passes is a mean that honest clients could have
-sent if all of them held the same update, and what hides in their noise, so that one client can act as all of
-them together could, or more, or have every sum refused. A dealer of shares that do not fit together ends a
-round without a sum, and is named (:attr:`ServerRound.culprits`). Corrupt holders with more wrong shares than
-can be corrected can have an honest dealer named, with odds that are stated; so a client is left out only on
-sufficient evidence, of one round or several (:mod:`fl_privquant.secagg.signed.evidence`). Wrong shares are
-corrected, up to half of those beyond the threshold, and their senders named; opened seeds are checked against
-a commitment. A client that wraps wrong roots and then leaves spoils the sum like one that sends a wrong
-input, and is not named.
+**Corrupt clients** can put any integers into the sum; the server refuses an opened sum that honest clients
+cannot have sent (:mod:`fl_privquant.codec.sum_check`). Wrong shares are corrected, up to half of those beyond
+the threshold, and their senders named; opened seeds are checked against a commitment. A dealer of shares that
+do not fit together ends a round without a sum, and is named (:attr:`ServerRound.culprits`). More wrong shares
+than can be corrected have an honest dealer named, with odds that are stated; so a client is left out only on
+sufficient evidence, of one round or several (:mod:`fl_privquant.secagg.signed.evidence`).
 
 **Dropouts.** With up to D lost clients the sum is opened with a probability of 1 - 2^-20; with more, the
 round ends without a sum, nothing is released, and the next round starts afresh.
 
 **One state, one answer.** A client answers each stage once, from whichever copy of its state
-(:mod:`fl_privquant.secagg._answer_log`). A process remembers what it has answered; with
-``ClientPolicy.answered_folder``, which SuperNodes always have, all processes do, also after a restart.
+(:mod:`fl_privquant.secagg._answer_log`).
 
-**Not covered**: what the transport leaks or loses (use TLS), attacks by timing on the same machine, copies of
-secrets that Python made before they were erased.
+What is not covered is on the page "Threat model".
 """
 
 from fl_privquant.secagg._client_state import Stage

@@ -13,12 +13,11 @@ from fl_privquant.secagg import _wire
 from fl_privquant.secagg._wire import Format, Octets, Reader, RoundId
 from fl_privquant.secagg.client_policy import ClientPolicy
 from fl_privquant.secagg.crypto import keys, shamir
-from fl_privquant.secagg.crypto.pair_keys import PairKeys
 from fl_privquant.secagg.graph.parameters import GraphParameters
 from fl_privquant.secagg.messages import Invitation
 
 _STATE_MAGIC: Final = b"SC"
-_STATE_VERSION: Final = 7
+_STATE_VERSION: Final = 8
 
 
 class Stage(IntEnum):
@@ -62,10 +61,6 @@ _INVITATION: Final = Format(
     lambda invitation: _wire.PAYLOAD.pack(invitation.to_bytes()),
     lambda reader: Invitation.from_bytes(_wire.PAYLOAD.read(reader)),
 )
-_PAIR_KEYS: Final = Format(
-    lambda pair_keys: _wire.PAYLOAD.pack(pair_keys.to_bytes()),
-    lambda reader: PairKeys(_wire.PAYLOAD.read(reader)),
-)
 _GRAPH: Final = Format(
     lambda graph: [bytes([graph is not None]), *(_wire.pack_fields(graph) if graph else ())],
     lambda reader: GraphParameters(**_wire.read_fields(GraphParameters, reader)) if reader.flag() else None,
@@ -105,8 +100,6 @@ class ClientState:
     # Shares of each neighbor's seeds, and of this client's own seed; and the roots of masks.
     _held_shares: Annotated[dict[int, bytearray], _SHARES] = field(default_factory=dict)
     _roots: Annotated[dict[int, bytearray], _table(bytearray, keys.SEED_BYTES)] = field(default_factory=dict)
-    # Keys shared with other identities: kept from round to round.
-    _pair_keys: Annotated[PairKeys, _PAIR_KEYS] = field(default_factory=PairKeys)
 
     @cached_property
     def _digest(self) -> bytes:
@@ -135,11 +128,9 @@ class ClientState:
         raise TypeError("a ClientRound is not pickled: it holds secrets; use to_bytes on the client itself")
 
     def abandon(self) -> None:
-        """End the round here and erase its secrets; keys shared with other identities stay."""
+        """End the round here and erase its secrets."""
         keys.wipe(self._private, self._seed, *self._held_shares.values(), *self._roots.values())
-        ended = type(self)(self._invitation, self._client_id, self._policy, Stage.ENDED)
-        ended._pair_keys = self._pair_keys
-        vars(self).update(vars(ended))
+        vars(self).update(vars(type(self)(self._invitation, self._client_id, self._policy, Stage.ENDED)))
 
     def to_bytes(self) -> bytes:
         """The state, *with its secrets*; those of the round are in it until the round has ended."""

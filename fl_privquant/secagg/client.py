@@ -47,10 +47,9 @@ class ClientRound(ClientState):
     ends the round for this client: its secrets are erased, and every later call is refused.
 
     Between two calls the state can be kept as bytes (:meth:`to_bytes`), as a Flower client must, which
-    remembers nothing by itself. These bytes hold the round's secrets, and in signed rounds the keys that the
-    client's identity shares with others, for the next round's ``previous``. Keep them on the client, store
-    what :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored
-    before. A stage is answered once, from whichever copy of the state: by one process, or by all processes
+    remembers nothing by itself. These bytes hold the round's secrets. Keep them on the client, store what
+    :meth:`to_bytes` gives after every call *and after every error*, and overwrite what was stored before. A
+    stage is answered once, from whichever copy of the state: by one process, or by all processes
     where the policy names an ``answered_folder`` (:mod:`fl_privquant.secagg._answer_log`). Erasing is best
     effort: Python and the libraries below may have copied a secret.
     """
@@ -86,7 +85,6 @@ class ClientRound(ClientState):
         state = cls(proposal, client_id, policy)
         if previous is not None:
             previous.abandon()
-            state._pair_keys = previous._pair_keys
         return state
 
     def advertise_keys(self) -> bytes:
@@ -268,9 +266,8 @@ class ClientRound(ClientState):
 
     def _agree_with(self, neighbors: Sequence[messages.RosterEntry]) -> dict[int, bytearray]:
         """The pair secret with each neighbor; roots of masks are kept, and the private key is erased."""
-        own_key, lasting, pairs = self._round_keys[self._client_id], {}, {}
-        if (identity := self._identity) is not None:
-            lasting = self._pair_keys.of(identity, [entry.identity for entry in neighbors])
+        own_key, pairs = self._round_keys[self._client_id], {}
+        lasting = self._share_identity_keys(neighbors)
         for entry in neighbors:
             shared = lasting.get(entry.identity, b"")
             pair = keys.agree(self._private, own_key, entry.public_key, self._graph_digest, shared)
@@ -278,6 +275,12 @@ class ClientRound(ClientState):
             self._roots[entry.client_id] = bytearray(keys.expand(pair, keys.SEED_BYTES, keys.MASK_ROOT))
         keys.wipe(self._private)
         return pairs
+
+    def _share_identity_keys(self, neighbors: Sequence[messages.RosterEntry]) -> dict[bytes, bytes]:
+        """The keys that this client's identity shares with those of its neighbors, in signed rounds."""
+        if self._identity is None:
+            return {}
+        return keys.derive_identity_pair_keys(self._identity, [entry.identity for entry in neighbors])
 
     def _check_survivors(self, places: Sequence[int]) -> None:
         """Refuse a list of too few survivors, or with one that has too few holders among them.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from fl_privquant.secagg import messages
 from fl_privquant.secagg._wire import SESSION_BYTES, Message, RoundId, Subset
 from fl_privquant.secagg.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
@@ -22,13 +20,11 @@ def handshake_bytes(graph: GraphParameters) -> float:
     >>> round(handshake_bytes(choose_parameters(500)))
     4270
     """
-    holders = math.floor(graph.num_holders)
+    holders = graph.num_neighbors + 1
     size = sum(len(message.to_bytes()) for message in _make_messages(graph, holders))
     # Each holder after the first threshold - 1 needs a correction, except the dealer.
-    corrected = (graph.num_holders - graph.threshold + 1) * (1 - 1 / graph.num_holders)
-    # The number of holders may be a mean. Its fraction beyond a whole number has a key, a root and a share.
-    part = (graph.num_holders - holders) * (KEY_BYTES + SEED_BYTES + SHARE_BYTES)
-    return size + corrected * messages.CORRECTION_BYTES + part
+    corrected = (holders - graph.threshold + 1) * (1 - 1 / holders)
+    return size + corrected * messages.CORRECTION_BYTES
 
 
 def _make_messages(graph: GraphParameters, holders: int) -> list[Message]:

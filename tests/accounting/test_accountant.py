@@ -27,7 +27,6 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_delta
 from fl_privquant.privacy_loss.additive.integer_noise import noise_sum
-from fl_privquant.privacy_loss.additive.integer_noise_l2 import _hull_at
 from fl_privquant.privacy_loss.composition.compose import NamedLoss
 from fl_privquant.privacy_loss.update_bounds import NormBound, WholeUpdate
 
@@ -190,7 +189,7 @@ def test_integer_noise_by_its_norm(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
 @pytest.mark.parametrize("clients", [1, 3])
-def test_the_theorems_hold_for_the_noise_that_is_added(name: str, clients: int) -> None:
+def test_the_bound_holds_for_the_noise_that_is_added(name: str, clients: int) -> None:
     """A shift of one coordinate by the whole lattice, and its divergence by the sum itself."""
     mechanism = pq.design(name, epsilon=3.0, levels=4, num_clients=clients)
     distribution = noise_sum(mechanism.noise, clients)
@@ -226,13 +225,6 @@ def test_rounding_to_a_coarse_lattice_is_charged() -> None:
     moved = (1.0 - distance) * exact + distance * np.roll(exact, 1)
     divergence = math.log(float((moved**2 / exact).sum()))
     assert bound.loss.log_moment(1.0) >= divergence
-
-
-def test_hull_is_above_its_points() -> None:
-    x, y = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.0, 3.0, 3.1, 5.0])
-    assert [_hull_at(x, y, at) for at in (0.5, 2.0, 9.0)] == pytest.approx(
-        [1.5, 3.0 + 2.0 / 3.0, 5.0], rel=1e-8
-    )
 
 
 def test_continuous_distributions_and_metrics_by_their_norm() -> None:

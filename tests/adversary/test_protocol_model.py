@@ -30,7 +30,6 @@ from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg._answer_log import AnsweredStages
 from fl_privquant.secagg._wire import RoundId, Subset
 from fl_privquant.secagg.crypto import keys
-from fl_privquant.secagg.crypto.pair_keys import PairKeys
 from fl_privquant.secagg.crypto.sharing import derive_share
 from fl_privquant.secagg.graph.neighbors import cached_graph
 from fl_privquant.secagg.messages import (
@@ -452,7 +451,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     ),
     "confirmations of witnesses only": (ClientPolicy, "check_quorum", any_witness),
     "known identities": (ClientPolicy, "identity_of", any_identity),
-    "channels of identities": (PairKeys, "of", lambda pair_keys, identity, peers: {}),
+    "channels of identities": (ClientRound, "_share_identity_keys", lambda client, neighbors: {}),
     "masks bound to the request": (client_module, "masks_digest", without_context),
     "one answer for all copies": (client_module, "AnsweredFolder", lambda folder: Forgetful()),
     "one answer for all processes": (client_module, "AnsweredFolder", in_memory),

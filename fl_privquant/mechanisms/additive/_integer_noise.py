@@ -255,11 +255,11 @@ class AdditiveMechanism(ResidueMechanism):
         )
 
     def update_losses(self, update: WholeUpdate) -> list[NamedLoss]:
-        """The bounds by normal pairs for whole and for real shifts, and the theorem of the authors."""
+        """The bounds by normal pairs for whole and for real shifts."""
         if update.l2_distance is None:
             return []
         noisy = NoisyUpdate(self._noisy_integer, update.l2_distance, update.dimension, update.num_honest)
-        bounds = (shifted_noise_loss(noisy), real_shift_loss(noisy), self._theorem(noisy))
+        bounds = (shifted_noise_loss(noisy), real_shift_loss(noisy))
         return [dataclasses.replace(bound, relation=update.relation) for bound in bounds if bound is not None]
 
     @property
@@ -267,10 +267,6 @@ class AdditiveMechanism(ResidueMechanism):
         """The release of one coordinate, as the loss functions take it."""
         pure = self.epsilon if self.delta == 0.0 else math.inf
         return NoisyInteger(self.noise, self.max_shift, pure)
-
-    def _theorem(self, update: NoisyUpdate) -> NamedLoss | None:
-        """The bound for updates of bounded norm that the authors of the mechanism prove, if there is one."""
-        return None
 
     @property
     def step(self) -> float:

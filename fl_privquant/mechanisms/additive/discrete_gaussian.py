@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from fl_privquant.mechanisms.additive._integer_noise import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.privacy_loss.additive.integer_noise_l2 import NoisyUpdate, discrete_gaussian_theorem
-from fl_privquant.privacy_loss.composition.compose import NamedLoss
 from fl_privquant.sampling.integer_noise import DiscreteGaussian
 
 
@@ -32,10 +30,6 @@ class DiscreteGaussianMechanism(AdditiveMechanism, kind="discrete_gaussian"):
     """Rounding plus discrete Gaussian noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = DiscreteGaussian
-    noise: DiscreteGaussian
-
-    def _theorem(self, update: NoisyUpdate) -> NamedLoss:
-        return discrete_gaussian_theorem(update, self.noise)
 
 
 register(

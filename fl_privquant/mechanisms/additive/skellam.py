@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from fl_privquant.mechanisms.additive._integer_noise import AdditiveMechanism, ApproximateSpec
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.privacy_loss.additive.integer_noise_l2 import NoisyUpdate, skellam_theorem
-from fl_privquant.privacy_loss.composition.compose import NamedLoss
 from fl_privquant.sampling.integer_noise import Skellam
 
 
@@ -31,10 +29,6 @@ class SkellamMechanism(AdditiveMechanism, kind="skellam"):
     """Rounding plus Skellam noise modulo 2^wrap_bits; see :class:`AdditiveMechanism`."""
 
     noise_type = Skellam
-    noise: Skellam
-
-    def _theorem(self, update: NoisyUpdate) -> NamedLoss:
-        return skellam_theorem(update, self.noise)
 
 
 register("skellam", SkellamSpec, 130, "#6ec5e9", cached=True, plans_for_sums=True, plans_for_local=True)(

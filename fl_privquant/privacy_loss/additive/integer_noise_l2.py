@@ -1,7 +1,8 @@
-"""Integer noise on updates of bounded L2 norm: a bound by normal pairs, and the theorems of the papers.
+"""Integer noise on updates of bounded L2 norm: bounds by normal pairs.
 
 Norms are in units of the clip. Before noise is added, inputs are rounded at random to integers. The first
-bound tells the adversary how inputs were rounded, the second one does not.
+bound, which is the smaller one on coarse lattices, tells the adversary how inputs were rounded. The second
+one does not. (Both are below the published Rényi bounds wherever epsilon is of any use.)
 
 **Rounding told.** Let the two inputs use the same random numbers for the rounding, and tell these to the
 adversary, who can then only learn more (joint convexity). A coordinate of difference D, in lattice steps,
@@ -63,25 +64,11 @@ they cannot count as noise: if all other inputs are whole numbers, nothing else 
 exceeds the inverse of the noise's deviation by a factor of about exp(z / (2 deviation)) at the end of the
 range, z deviations out. So a coarse lattice, on which the noise of the sum has a deviation of 20 steps,
 costs more than 20 %; with 200 steps it costs 2 %.
-
-**Theorems.** Given k the noise has a Rényi divergence of order a of at most A k^2 + B |k|. So by joint
-convexity of exp((a - 1) D_a) and independence of coordinates
-
-    (a - 1) D_a <= sum over coordinates of g(D_i),     g(D) = log E exp((a - 1) (A k^2 + B |k|)),
-
-and the largest value of the right side is a concave hull as above.
-
-* discrete Gaussian, n clients: A = 1 / (2 n s^2) times a, and d tau beside it (Kairouz, Liu, Steinke 2021,
-  Proposition 14, first bound; tau = 0 for one client: Canonne, Kamath, Steinke 2020, Theorem 4);
-* Skellam of variance v = n times that of one client, whole orders: A = a / (2 v) + (2 a - 1) / (4 v^2) and
-  B = 6 / (4 v^2), or A = a / (2 v) and B = 3 / (2 v) (Agarwal, Kairouz, Liu 2021, the bound
-  for vectors).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -92,14 +79,13 @@ from scipy.special import ndtri
 from fl_privquant._array_types import Floats
 from fl_privquant.distributions.integer_distribution import IntegerDistribution
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.privacy_loss.additive.integer_noise import NoisyInteger, ideal_sum, sum_gap
+from fl_privquant.privacy_loss.additive.integer_noise import NoisyInteger, ideal_sum
 from fl_privquant.privacy_loss.additive.normal_pairs import INVERSE_ERROR, spare_for
 from fl_privquant.privacy_loss.closed_forms import gaussian_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss, UpdateNorm
 from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, PrivacyLoss
 from fl_privquant.privacy_loss.sums.gaussian_bound import NORM_ROUNDING, UpdateBound
-from fl_privquant.privacy_loss.update_bounds import NormBound
-from fl_privquant.sampling.integer_noise import DiscreteGaussian, IntegerNoise, Skellam
+from fl_privquant.sampling.integer_noise import IntegerNoise
 
 # The exponential of a larger number overflows.
 _FAR = 700.0
@@ -136,23 +122,6 @@ class NoisyUpdate:
         """Largest squared distance of two updates before they are rounded, in lattice steps."""
         step = 2.0 / self.integer.max_shift
         return (UpdateBound(self.distance * NORM_ROUNDING, self.dimension).widened / step) ** 2
-
-    @property
-    def grid(self) -> _Grid:
-        """The grid of differences of a coordinate, which are at most the width of the lattice."""
-        return _Grid.of(self.integer.max_shift)
-
-    def bound(self, renyi: Callable[[float], float]) -> NormBound:
-        """The moments by a bound for ideal noise, corrected for noise that is drawn from tables.
-
-        The correction is a probability of an infinite loss, and a relative error. Where ideal probabilities
-        are accurate, those of a table agree with them to 2^-50; other outputs are those that
-        :meth:`NoisyInteger.loss` charges as infinite.
-        """
-        unknown = self.integer.loss(self.num_honest)
-        outside = unknown.infinity if unknown.infinity > 0.0 else float(unknown.masses[-1])
-        slack = self.dimension * self.num_honest * 2.0**-49
-        return NormBound(renyi, min(self.dimension * outside, 1.0), slack)
 
 
 def shifted_noise_loss(update: NoisyUpdate) -> NamedLoss | None:
@@ -263,7 +232,7 @@ def rounded_length(max_shift: int, squared: float, dimension: int, chance: float
 
     def bound(at: int) -> float:
         rate = float(_RATES[at])
-        return (grid.worst_divergence(2.0, rate, 0.0, squared, dimension) - math.log(chance)) / rate
+        return (grid.max_log_moment(rate, squared, dimension) - math.log(chance)) / rate
 
     # Every rate gives a bound. Take the best of a few rates, and then the best of its neighbors.
     best = min(range(0, _RATES.size, _COARSE), key=bound)
@@ -280,40 +249,9 @@ def rounded_mean_square(max_shift: int, squared: float, dimension: int) -> float
     return dimension * _hull_at(grid.far**2, mean, min(squared / dimension, float(grid.far[-1]) ** 2))
 
 
-def discrete_gaussian_theorem(update: NoisyUpdate, noise: DiscreteGaussian) -> NamedLoss:
-    """The bound of Kairouz, Liu and Steinke for the discrete Gaussian."""
-    grid, squared, dimension = update.grid, update.squared, update.dimension
-    variance = update.num_honest * float(noise.sigma_squared)
-    gap = sum_gap(noise, update.num_honest) if update.num_honest > 1 else 0.0
-
-    def renyi(order: float) -> float:
-        return (
-            grid.worst_divergence(order, order / (2.0 * variance), 0.0, squared, dimension) + gap * dimension
-        )
-
-    return NamedLoss(update.bound(renyi), "l2 discrete gaussian (Kairouz-Liu-Steinke)", norm=UpdateNorm.L2)
-
-
-def skellam_theorem(update: NoisyUpdate, noise: Skellam) -> NamedLoss:
-    """The bound of Agarwal, Kairouz and Liu for Skellam noise."""
-    grid, squared, dimension = update.grid, update.squared, update.dimension
-    variance = update.num_honest * float(noise.variance)
-
-    def renyi(order: float) -> float:
-        whole = float(math.ceil(order))
-        base = whole / (2.0 * variance)
-        near = (base + (2.0 * whole - 1.0) / (4.0 * variance**2), 1.5 / variance**2)
-        return min(
-            grid.worst_divergence(whole, *near, squared, dimension),
-            grid.worst_divergence(whole, base, 1.5 / variance, squared, dimension),
-        )
-
-    return NamedLoss(update.bound(renyi), "l2 skellam (Agarwal-Kairouz-Liu)", norm=UpdateNorm.L2)
-
-
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Differences of inputs, in lattice steps: g is bounded in each cell by its value at the far end."""
+    """Differences of inputs, in lattice steps: moments in a cell are at most those at its far end."""
 
     near: Floats
     far: Floats
@@ -326,15 +264,9 @@ class _Grid:
         points = np.unique(np.concatenate([[0.0], wide, rest, np.arange(1, min(max_shift, 4096) + 1)]))
         return cls(points[:-1], points[1:])
 
-    def worst_divergence(
-        self, order: float, square: float, linear: float, squared: float, dimension: int
-    ) -> float:
-        """Bound of the divergence of order a: the concave hull of g, in D^2, times d and over a - 1."""
-
-        def exponent(k: Floats, squares: Floats) -> Floats:
-            return np.asarray((order - 1.0) * (square * squares + linear * k))
-
-        low, high = exponent(*self._below), exponent(*self._above)
+    def max_log_moment(self, rate: float, squared: float, dimension: int) -> float:
+        """The largest sum of log E exp(rate k^2): the concave hull, in D^2, times the dimension."""
+        low, high = rate * self._below**2, rate * (self._below + 1.0) ** 2
         # Exponents far apart would overflow, and exponents close to each other would cancel.
         step = high - low
         gained = low + np.log1p(self._share * np.expm1(np.minimum(step, _FAR)))
@@ -342,24 +274,17 @@ class _Grid:
             log_rest, log_share = self._log_shares
             gained = np.where(near, gained, np.logaddexp(low + log_rest, high + log_share))
         at = min(squared / dimension, float(self.far[-1]) ** 2)
-        return dimension * _hull_at(self._near_squares, gained, at) / (order - 1.0)
+        return dimension * _hull_at(self._near_squares, gained, at)
 
     @cached_property
-    def _below(self) -> tuple[Floats, Floats]:
-        """The whole numbers at or below the far ends, and their squares."""
-        below = np.floor(self.far)
-        return below, below**2
-
-    @cached_property
-    def _above(self) -> tuple[Floats, Floats]:
-        """The next whole numbers, and their squares."""
-        above = self._below[0] + 1.0
-        return above, above**2
+    def _below(self) -> Floats:
+        """The whole numbers at or below the far ends."""
+        return np.floor(self.far)
 
     @cached_property
     def _share(self) -> Floats:
         """The probability with which each far end is rounded up."""
-        return np.asarray(self.far - self._below[0])
+        return np.asarray(self.far - self._below)
 
     @cached_property
     def _log_shares(self) -> tuple[Floats, Floats]:

@@ -147,3 +147,31 @@ def from_cells(edges: Floats, first: Floats, decay: Floats, infinity: float, sla
     masses[:-1] += first * (1.0 - share)
     masses[1:] += first * share
     return PrivacyLoss(edges, masses, infinity, slack + ROUNDING)
+
+
+def from_curve(losses: Floats, heights: Floats, infinity: float = 0.0) -> PrivacyLoss:
+    """The loss whose curve is the least convex one through upper bounds of a symmetric curve.
+
+    The curve is at most ``heights`` at the ratios e^``losses`` >= 1, increasing; the last height is 0.
+    ``infinity`` is the probability of an infinite loss.
+    """
+    upper = np.exp(losses) * (1.0 + ROUNDING)
+    lower = 1.0 / upper[:0:-1]
+    ratios = np.concatenate([[0.0], lower, upper])
+    mirrored = (1.0 - lower) + lower * heights[:0:-1]
+    bounds = np.concatenate([[1.0], mirrored, heights])
+    kept = [0]
+    for at in range(1, ratios.size):
+        while len(kept) >= 2:
+            first, second = kept[-2], kept[-1]
+            before = (bounds[second] - bounds[first]) * (ratios[at] - ratios[second])
+            if before < (bounds[at] - bounds[second]) * (ratios[second] - ratios[first]):
+                break
+            kept.pop()
+        kept.append(at)
+    corners, curve = ratios[kept], bounds[kept]
+    slopes = np.append(np.diff(curve) / np.diff(corners), 0.0)
+    second_masses = np.maximum(np.diff(slopes), 0.0)
+    masses = second_masses * corners[1:]
+    used = masses > 0.0
+    return PrivacyLoss(np.log(corners[1:][used]), masses[used], infinity, 1e-9)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -38,8 +38,7 @@ from fl_privquant.privacy_loss.composition.loss_distribution import ROUNDING, Pr
 from fl_privquant.privacy_loss.sums.blanket import BlanketDraws, bound_covered_loss
 from fl_privquant.statement import Relation
 
-_MAX_TRIALS_IN_SUM = 1 << 15
-_BLOCK = 32
+_MAX_TRIALS_IN_SUM = 1 << 12
 # Accuracy of scipy's binomial probabilities.
 _BINOMIAL = 1e-11
 # How far the probability of a one may be from 1/2 for the input 0.
@@ -135,15 +134,12 @@ def theta_of_two_levels(table: CertifiedTable) -> float:
 @lru_cache(maxsize=64)
 def _poisson_binomial(trials: int, theta: float, num_honest: int, max_loss: float) -> ChordMoments:
     """Moments by the theorem."""
-    kept: _Binomials = {}
-    # The largest order first: it needs the widest range of the binomial distributions.
-    falling = [rate * aggregate_renyi(trials, theta, num_honest, rate + 1.0, kept) for rate in _RATES[::-1]]
-    return ChordMoments(np.array(_RATES), np.array(falling[::-1]), max_loss)
+    orders = tuple(rate + 1.0 for rate in _RATES)
+    divergences = _largest_divergences(trials, theta, num_honest, orders)
+    return ChordMoments(np.array(_RATES), np.array(_RATES) * divergences, max_loss)
 
 
-def aggregate_renyi(
-    trials: int, theta: float, num_clients: int, order: float, kept: _Binomials | None = None
-) -> float:
+def aggregate_renyi(trials: int, theta: float, num_clients: int, order: float) -> float:
     """Largest Rényi divergence of the sum of ``num_clients`` codes when one client's input is replaced.
 
     It is computed by convolution, exactly except for rounding, which is upwards. The worst inputs are:
@@ -156,8 +152,6 @@ def aggregate_renyi(
       quasi-convex. Which number is the worst is not known, so all are tried. (Whole clients at 1 or -1
       are among these cases, so the figure is attained or nearly so.)
     * *One direction is enough:* the divergence from the input 1 to -1 mirrors that from -1 to 1.
-
-    Calls with other orders may share ``kept``: binomial distributions, which are computed once.
 
     >>> alone = aggregate_renyi(3, 0.1, 1, 2.0)
     >>> together = aggregate_renyi(3, 0.1, 10, 2.0)
@@ -175,19 +169,23 @@ def aggregate_renyi(
         )
     _validation.check_in_interval("order", order, "(1, inf)")
     _validation.check_in_interval("theta", theta, "(0, 0.5)")
-    loss = _bits_loss(trials, theta)
+    return float(_largest_divergences(trials, theta, num_clients, (order,))[0])
+
+
+def _largest_divergences(trials: int, theta: float, num_clients: int, orders: tuple[float, ...]) -> Floats:
+    """The divergence of :func:`aggregate_renyi` for each order."""
+    loss = trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
+    # The probability at which tails are cut off. A divergence weights them by some e^((order + 1) loss).
+    log_cut = max(-690.0, -((max(orders) + 1.0) * loss + 60.0))
+    worst = np.zeros(len(orders))
     # For every N, compare the sum with N bits as at 1 to the sum with N + trials such bits.
     earlier: deque[_Sum] = deque(maxlen=trials)
-    worst = 0.0
-    for later in _all_sums(num_clients * trials, theta, _cut(loss, order), {} if kept is None else kept):
+    for later in _all_sums(num_clients * trials, theta, log_cut):
         if len(earlier) == trials:
-            worst = max(worst, _divergence(later, earlier[0], loss, order))
+            found = [_divergence(later, earlier[0], loss, order, log_cut) for order in orders]
+            worst = np.maximum(worst, found)
         earlier.append(later)
     return worst
-
-
-def _bits_loss(trials: int, theta: float) -> float:
-    return trials * math.log((1.0 + 2.0 * theta) / (1.0 - 2.0 * theta))
 
 
 class _Sum(NamedTuple):
@@ -197,62 +195,38 @@ class _Sum(NamedTuple):
     pmf: Floats
 
 
-_Binomials: TypeAlias = dict[tuple[int, float], _Sum]
-"""Parts of binomial distributions, by their number of bits and the probability of a one."""
+def _all_sums(count: int, theta: float, log_cut: float) -> Iterator[_Sum]:
+    """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count."""
+    likely = [_binomial_sum(number, 0.5 + theta, log_cut) for number in range(count + 1)]
+    for ones, (start, pmf) in enumerate(likely):
+        zeros = count - ones
+        # Bits as at -1 are 0 as often as those as at 1 are 1.
+        mirrored = likely[zeros]
+        first = zeros - (mirrored.start + mirrored.pmf.size - 1)
+        yield _Sum(start + first, np.convolve(pmf, mirrored.pmf[::-1]))
 
 
-def _all_sums(count: int, theta: float, cut: float, kept: _Binomials) -> Iterator[_Sum]:
-    """The sums of ``count`` bits of which N are as at input 1 and the rest as at -1, for N = 0..count.
-
-    They are computed in blocks: bits that are the same for a whole block of N are convolved once.
-    """
-    size = min(_BLOCK, count)
-    few = [_bits(ones, size - ones, theta, cut, kept) for ones in range(size + 1)]
-    for first in range(0, count + 1, size + 1):
-        first_of_block = min(first, count - size)
-        core = _bits(first_of_block, count - size - first_of_block, theta, cut, kept)
-        for ones in range(first - first_of_block, size + 1):
-            yield _Sum(core.start + few[ones].start, np.convolve(core.pmf, few[ones].pmf))
+def _binomial_sum(count: int, success: float, log_cut: float) -> _Sum:
+    # By Hoeffding, the number of successes is further from its mean with probability at most 2 e^log_cut.
+    reach = math.sqrt(-log_cut * count / 2.0) + 1.0
+    low, high = max(0, math.floor(count * success - reach)), min(count, math.ceil(count * success + reach))
+    return _Sum(low, binomial(np.arange(low, high + 1), count, success))
 
 
-def _cut(loss: float, order: float) -> float:
-    """The probability at which tails are cut off. A divergence weights them by at most e^(order loss)."""
-    return math.exp(max(-690.0, -(order * loss + 45.0)))
-
-
-def _divergence(first: _Sum, second: _Sum, loss: float, order: float) -> float:
+def _divergence(first: _Sum, second: _Sum, loss: float, order: float, log_cut: float) -> float:
     """Upper bound of D_order(first || second), for sums whose ratios are within e^±loss."""
     low = max(first.start, second.start)
     high = min(first.start + first.pmf.size, second.start + second.pmf.size)
     p = first.pmf[low - first.start : high - first.start]
     q = second.pmf[low - second.start : high - second.start]
-    positive = (p > 0.0) & (q > 0.0)
-    if not positive.all():
-        p, q = p[positive], q[positive]
-    tails = math.exp(min(order * loss + math.log(16.0 * _cut(loss, order)), 700.0))
+    # Next to what was cut off the ratio is not known, so that such outputs count as tails. There q is at most
+    # five times the cut, times e^loss, and its excess at most q (e^(order loss) + order).
+    likely = np.minimum(p, q) > math.exp(log_cut)
+    tails = 100.0 * (p.size + 1) * math.exp(min((order + 1.0) * loss + log_cut, 600.0))
+    p, q = p[likely], q[likely]
     with np.errstate(over="ignore", divide="ignore"):
         excess = float((q * _power_excess(p / q - 1.0, order)).sum()) + tails
     return min(math.log1p(excess) / (order - 1.0) * _FLOAT_ROOM, loss)
-
-
-def _bits(ones: int, zeros: int, theta: float, cut: float, kept: _Binomials) -> _Sum:
-    """The sum of ``ones`` bits as at input 1 and ``zeros`` bits as at -1."""
-    parts = []
-    for count, success in ((ones, 0.5 + theta), (zeros, 0.5 - theta)):
-        # By Hoeffding, the number of successes is further from its mean with probability at most 2 cut.
-        reach = math.sqrt(-math.log(cut) * count / 2.0) + 1.0
-        low = max(0, math.floor(count * success - reach))
-        high = min(count, math.ceil(count * success + reach))
-        distribution = kept.get((count, success))
-        if (
-            distribution is None
-            or not distribution.start <= low <= high < distribution.start + distribution.pmf.size
-        ):
-            distribution = kept[count, success] = _Sum(
-                low, binomial(np.arange(low, high + 1), count, success)
-            )
-        parts.append((low, distribution.pmf[low - distribution.start : high + 1 - distribution.start]))
-    return _Sum(parts[0][0] + parts[1][0], np.convolve(parts[0][1], parts[1][1]))
 
 
 def _power_excess(h: Floats, order: float) -> Floats:

@@ -53,7 +53,6 @@ from fl_privquant.distributions.integer_distribution import (
     estimate_sum_width,
 )
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss, from_cells
-from fl_privquant.privacy_loss.sums.histogram import histogram_loss
 from fl_privquant.privacy_loss.tables.dominating_pair import dominating_loss, rows_of_zero, zero_out_loss
 from fl_privquant.statement import Relation
 
@@ -86,12 +85,8 @@ def blanket_loss(
     share = int(low.sum()) / TOTAL_WEIGHT
     blanket = IntegerDistribution.of(codes, low / int(low.sum()))
     rows, gap = _corner_rows(table)
-    if _work(len(rows), codes, low, (num_honest - 1) * share) > _MAX_WORK:
-        # On a fine lattice sums take too many values. The histogram bound does not depend on the codes.
-        loss = histogram_loss(table.weights / TOTAL_WEIGHT, num_honest - 1, share, local)
-        if loss is not None:
-            return loss
-    # With fewer other clients the loss is larger, so counting some of them gives a bound too.
+    # On a fine lattice sums take too many values. With fewer other clients the loss is larger, so counting
+    # some of them gives a bound too.
     others = bisect_left(
         range(1, num_honest),
         True,

@@ -24,7 +24,7 @@ cannot be overwritten.
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -171,7 +171,8 @@ def find_wrong(points: Sequence[int], shares: NDArray[np.uint8], threshold: int)
     spare = len(points) - threshold
     x = np.array(points, dtype=np.uint64)
     values = np.ascontiguousarray(shares).view(_WORD).astype(np.uint64)
-    combined = _multiply(values, _draw_uniform((1, values.shape[1]))).sum(axis=1) % _P
+    factors = np.array([secrets.randbelow(PRIME) for _ in range(values.shape[1])], dtype=np.uint64)
+    combined = _multiply(values, factors).sum(axis=1) % _P
     # With v_i = 1 / prod (x_i - x_k), every polynomial f of degree below len(points) - 1 has
     # sum v_i f(x_i) = 0. So these sums, for the shares times x^j, depend on the errors and on nothing else.
     terms = _multiply(combined, _invert(_difference_products(tuple(points))))
@@ -293,17 +294,6 @@ def _multiply(a: Elements, b: Elements) -> Elements:
     for _ in range(2):
         product = (product & _P) + (product >> _SHIFT)
     return product
-
-
-def _draw_uniform(shape: tuple[int, int]) -> Elements:
-    """Uniform elements of the field, from the operating system."""
-    count = shape[0] * shape[1]
-    words = np.frombuffer(bytearray(os.urandom(4 * count)), dtype=np.uint32) >> np.uint32(1)
-    # p itself is drawn once in 2^31 words, and would make 0 twice as likely.
-    while (again := words == PRIME).any():
-        fresh = np.frombuffer(os.urandom(4 * count), dtype=np.uint32) >> np.uint32(1)
-        words[again] = fresh[again]
-    return words.astype(np.uint64).reshape(shape)
 
 
 def _to_limbs(secret: bytes | bytearray) -> Elements:

@@ -176,14 +176,6 @@ class GraphParameters:
                 "about dropouts open both secrets of a client",
             )
 
-    @property
-    def num_holders(self) -> float:
-        """Clients that hold a share of a client's secrets, itself among them; the mean of a spread graph."""
-        if not self.spread:
-            return self.num_neighbors + 1
-        others = self.num_clients - 1
-        return 1 + others * (1 - (1 - 2 / others) ** (self.num_neighbors // 2))
-
 
 def needs_cycles(num_clients: int, num_neighbors: int, gone: int) -> bool:
     """Whether a signed round needs a spread graph, as whoever chooses the ``gone`` clients could cut a ring.
@@ -210,10 +202,10 @@ def choose_parameters(
     different things about who was lost. ``signed`` rounds always do, and need a graph that the server can
     neither find by trying many nor cut by choosing who is lost.
 
-     corrupt_fraction + dropout_fraction must stay
-    below 1, or corrupt_fraction + 2 * dropout_fraction up to 33 clients and where the server may lie. At
-    least two honest clients must be left in a sum: three clients cannot have one corrupt *and* one lost, so
-    one of the two fractions must be 0 there, and both for two clients.
+    ``corrupt_fraction + dropout_fraction`` must stay below 1, and so must ``corrupt_fraction + 2 *
+    dropout_fraction`` up to 33 clients and where the server may lie. At least two honest clients must be left
+    in a sum: three clients cannot have one corrupt *and* one lost, so one of the two fractions must be 0
+    there, and both for two clients.
 
     Parameters
     ----------

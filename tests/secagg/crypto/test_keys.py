@@ -12,9 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_privquant.errors import SecureAggregationError
+from fl_privquant.secagg import ClientRound
 from fl_privquant.secagg._wire import RoundId
 from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.messages import Invitation
+from tests.secagg.driver import open_round
 
 SALT = bytes(range(32))
 # RFC 7748, section 6.1: Bob's private key, Alice's public key, and the secret they share.
@@ -165,3 +167,58 @@ def test_wiped_secrets_are_gone() -> None:
     one, two = bytearray(b"secret"), bytearray(b"other")
     keys.wipe(one, two)
     assert one == two == b""
+
+
+def public(identity: Ed25519PrivateKey) -> bytes:
+    return identity.public_key().public_bytes_raw()
+
+
+def pair(own: Ed25519PrivateKey, peer: bytes) -> bytes:
+    return keys.derive_identity_pair_keys(own, [peer])[peer]
+
+
+def test_two_identities_share_a_key_that_no_third_derives() -> None:
+    one, two, three = (Ed25519PrivateKey.generate() for _ in range(3))
+    assert pair(one, public(two)) == pair(two, public(one))
+    assert (
+        len({pair(*ends) for ends in ((one, public(two)), (one, public(three)), (three, public(two)))}) == 3
+    )
+
+
+PRIME = 2**255 - 19
+# The y of a point of order 8: twice it has y = 0, which is of order 4.
+ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
+SMALL_ORDER = (0, 1, PRIME - 1, PRIME, PRIME + 1, ORDER_8, PRIME - ORDER_8)
+
+
+@pytest.mark.parametrize("y", SMALL_ORDER)
+@pytest.mark.parametrize("bit", [0, 1 << 255])
+def test_points_of_small_order_are_no_identities(y: int, bit: int) -> None:
+    identity = (y + bit).to_bytes(32, "little")
+    assert not keys.is_usable_identity(identity)
+    for peers in ([identity], [public(Ed25519PrivateKey.generate()), identity]):
+        with pytest.raises(SecureAggregationError, match=f"identity {identity.hex()}: no usable Ed25519 key"):
+            keys.derive_identity_pair_keys(Ed25519PrivateKey.generate(), peers)
+
+
+@given(st.binary(min_size=32, max_size=32))
+@example((2).to_bytes(32, "little"))
+@example(bytes(range(32)))
+def test_an_identity_is_usable_if_clients_can_agree_on_a_key_with_it(identity: bytes) -> None:
+    """The server lets pass what clients can agree on, and nothing else."""
+    if keys.is_usable_identity(identity):
+        assert len(pair(Ed25519PrivateKey.generate(), identity)) == 32
+    else:
+        with pytest.raises(SecureAggregationError, match="no usable Ed25519 key"):
+            pair(Ed25519PrivateKey.generate(), identity)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_client_goes_by_its_own_identity(owned: bool) -> None:
+    """The server learns by which of its keys a client goes from the signature: another's key is none."""
+    round_ = open_round(6, signed=True)
+    client = ClientRound.join(round_.server.invitation(), 3, round_.policies[3 if owned else 10])
+    assert round_.server.receive(3, client.advertise_keys()) == owned
+    assert ("not signed by the identity of client 3" in round_.server.rejected.get(3, "")) != owned
+    if owned:
+        assert round_.server._entries[3].identity == public(round_.policies[3].identity)

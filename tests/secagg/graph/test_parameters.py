@@ -208,13 +208,6 @@ def test_complete_graphs_withstand_exactly_what_is_counted() -> None:
     assert correctness_failure(chosen, dropout_fraction=3 / 9) >= 1.0
 
 
-def test_fractions_count_whole_clients_despite_rounding() -> None:
-    exact = security_failure(GraphParameters(100, 40, 36), corrupt_fraction=0.29, dropout_fraction=0.0)
-    assert exact == security_failure(
-        GraphParameters(100, 40, 36), corrupt_fraction=0.2901, dropout_fraction=0.0
-    )
-
-
 def test_refusals() -> None:
     for wrong in (
         {"corrupt_fraction": 0.5, "dropout_fraction": 0.5},
