@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import ConfigRecord, Context, RecordDict
 from numpy.typing import NDArray
 
 from fl_privquant.accounting import Accountant, SecureSum, SimulatedSum
@@ -23,19 +21,16 @@ from fl_privquant.accounting.release import Release
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
-from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_SEED, RelayedSeed
 from fl_privquant.flower.client.seed_relay import answer_key_request, answer_seed_request, prepare_codec
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import CohortSampling, Target
 from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
 from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.secagg.crypto.sealed_seeds import make_key, seal_seed
 from fl_privquant.statement import Relation, View
-from tests.adversary.test_resumed_targets import Killed, KillingGrid
-from tests.flower.apps import client_app, fedavg, server_app
-from tests.flower.test_cohorts import cohort_app
+from tests.flower.apps import client_app, fedavg, simulate
 from tests.flower.test_seed_relay import (
     APART,
     COHORT,
@@ -130,33 +125,12 @@ def test_correlations_that_are_none_are_refused(wrong: Any) -> None:
         target.plan(64, correlation=wrong, aggregation=SimulatedSum(**NOBODY_LOST), force=True)
 
 
-def run_with(spy: Spy, encoding: Any, aggregation: Any, sampling: CohortSampling) -> PrivQuantStrategy:
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            fedavg(), encoding, aggregation=aggregation, sampling=sampling, simulated=True
-        )
-
-    server = server_app(strategy, ROUNDS, initial={"x": np.zeros(64, np.float32)})
-    client = client_app([spy, PrivQuantMod(math.inf, max_delta=1e-5)])
-    InlineEngine().run(server, client, Federation(POPULATION))
-    result: PrivQuantStrategy = server.strategy
-    return result
-
-
-def test_noise_is_not_taken_off_by_rounds_of_another_release() -> None:
-    """Receivers would draw other noise from the seeds: nothing is proved of that."""
-    aggregation, spy = SimulatedSum(**NOBODY_LOST), Spy()
-    target = Target(8.0, rounds=ROUNDS, num_clients=COHORT, rounds_apart=APART)
-    before, after = (
-        target.plan(64, correlation=given, aggregation=aggregation, force=True).encoding
-        for given in (0.25, 0.75)
+def run_with(spy: Spy, encoding: Any, aggregation: Any, sampling: CohortSampling) -> None:
+    strategy = PrivQuantStrategy(
+        fedavg(), encoding, aggregation=aggregation, sampling=sampling, simulated=True
     )
-
-    def encoding(number: int) -> Any:
-        return before if number < 4 else after
-
-    run_with(spy, encoding, aggregation, CohortSampling(APART, seed=5, clients=COHORT))
-    assert {number for number, _ in spy.got} == {2, 3, 5, 6}
+    client = client_app([spy, PrivQuantMod(math.inf, max_delta=1e-5)])
+    simulate(strategy, client, POPULATION, ROUNDS, {"x": np.zeros(64, np.float32)})
 
 
 class GrowingCohorts(CohortSampling):
@@ -188,26 +162,6 @@ def test_a_server_asks_nobody_in_rounds_that_are_closer_than_noise_is_planned_fo
     covariance = shares.num_hidden * DEVIATION**2 * shares.noise.covariance(6)
     assert find_largest_distance(covariance, APART) <= shares.sensitivity**2
     assert find_largest_distance(covariance, apart) > shares.sensitivity**2
-
-
-def test_clients_that_an_engine_trains_together_do_not_share_seeds() -> None:
-    aggregation = SimulatedSum(**NOBODY_LOST)
-    plan, models = make_plan(aggregation), []
-    for batch in (1, 256):
-        sampling = CohortSampling(APART, seed=5, clients=COHORT)
-        server = server_app(
-            lambda drawn=sampling: PrivQuantStrategy(fedavg(), plan, sampling=drawn, simulated=True),
-            ROUNDS,
-            initial={"x": np.zeros(64, np.float32)},
-        )
-        sizes: list[int] = []
-        app = cohort_app(lambda arrays, partition, number: arrays, sizes)
-        result = InlineEngine(batch=batch).run(server, app, Federation(POPULATION, seed=2))
-        models.append(result.arrays["x"].numpy())
-    # In the first round clients get equal messages, and draw their own seeds all the same.
-    assert sizes[0] == COHORT
-    assert np.count_nonzero(models[0])
-    np.testing.assert_array_equal(*models)
 
 
 @pytest.mark.parametrize("relation", Relation)
@@ -273,12 +227,9 @@ def test_a_client_tells_its_seed_once_and_of_its_last_round_alone() -> None:
     # Where nobody is planned to be lost, no seed is kept.
     train(SecureSum(**NOBODY_LOST), context)
     assert not context.state
-
-
-@pytest.mark.parametrize("wrong", [b"", b"short", bytes(9)])
-def test_requests_for_seeds_that_name_no_round_are_refused(wrong: bytes) -> None:
-    with pytest.raises(SecureAggregationError, match="expected 8"):
-        answer_seed_request(wrong, Context(1, 2, {}, RecordDict(), {}))
+    for wrong in (b"", b"short", bytes(9)):
+        with pytest.raises(SecureAggregationError, match="expected 8"):
+            answer_seed_request(wrong, context)
 
 
 def test_restored_state_uses_no_own_seed_twice_and_a_replayed_seed_is_not_opened() -> None:
@@ -299,38 +250,3 @@ def test_restored_state_uses_no_own_seed_twice_and_a_replayed_seed_is_not_opened
     context.state[name] = saved
     restored = draw_seeds()
     assert len({first.own, replayed.own, restored.own}) == 3
-
-
-def test_a_resumed_run_hands_over_nothing_of_the_killed_one(tmp_path: Path) -> None:
-    aggregation = SimulatedSum(**NOBODY_LOST)
-    plan, strategies = make_plan(aggregation), []
-
-    def run_until(killed_in: int | None) -> Spy:
-        server, spy = ServerApp(), Spy()
-
-        @server.main()
-        def main(grid: Grid, context: Context) -> None:
-            sampling = CohortSampling(APART, seed=5, clients=COHORT)
-            private = PrivQuantStrategy(
-                fedavg(), plan, sampling=sampling, simulated=True, max_failed_rounds=ROUNDS
-            )
-            strategies.append(private)
-            model = ArrayRecord({"x": Array(np.zeros(64, np.float32))})
-            used = grid if killed_in is None else KillingGrid(grid, killed_in, sent=True)
-            CheckpointStrategy(private, tmp_path / "run.checkpoint").start(used, model, num_rounds=ROUNDS)
-
-        client = client_app([spy, PrivQuantMod(math.inf, max_delta=1e-5)])
-        if killed_in is None:
-            InlineEngine().run(server, client, Federation(POPULATION))
-        else:
-            with pytest.raises(Killed):
-                InlineEngine().run(server, client, Federation(POPULATION))
-        return spy
-
-    killed, resumed = run_until(3), run_until(None)
-    assert resumed.sent
-    assert set(killed.sent.values()).isdisjoint(resumed.sent.values())
-    assert set(killed.sent.values()).isdisjoint(resumed.got.values())
-    # Rounds of both are counted, each participation within the target.
-    spent = strategies[-1].ledger.statement(1e-5, in_sum=True)
-    assert 0.0 < spent.epsilon <= 8.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,30 +9,13 @@ from pathlib import Path
 import pytest
 
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters
+from fl_privquant.secagg import ClientRound
 from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg._answer_log import AnsweredFolder, AnsweredStages
-from fl_privquant.secagg._wire import Subset
-from fl_privquant.secagg.graph.parameters import hypergeometric_tail
-from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
 from tests.flower.asking import in_two_processes
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3
-
-
-def test_copies_of_one_state_unmask_once() -> None:
-    """Messages that arrive at once are handed copies: with two lists, they would give both secrets away."""
-    round_ = at("unmask", 20, signed=False)
-    request = UnmaskRequest.from_bytes(round_.server.unmask_requests()[VICTIM])
-    stored, policy = round_.clients[VICTIM].to_bytes(), round_.policies[VICTIM]
-    other = replace(request, active=Subset(20, request.active.places[:-1]))
-    first, second = (ClientRound.from_bytes(stored, policy) for _ in range(2))
-    assert UnmaskReply.from_bytes(first.unmask(request.to_bytes())).seed_shares
-    with pytest.raises(SecureAggregationError, match="answers each stage once"):
-        second.unmask(other.to_bytes())
-    with pytest.raises(SecureAggregationError, match="answers each stage once"):
-        ClientRound.from_bytes(stored, policy).unmask(request.to_bytes())
 
 
 @pytest.mark.parametrize("stage", ["share", "mask", "confirm", "unmask"])
@@ -70,12 +52,6 @@ def test_three_threads_get_one_answer_at_every_stage(stage: str) -> None:
     assert len(answers) == 1
     assert len(refusals) == 2
     assert all("answers each stage once" in refusal for refusal in refusals)
-
-
-def test_a_round_is_not_joined_again_from_an_older_state() -> None:
-    round_ = at("share", 20)
-    with pytest.raises(SecureAggregationError, match="once"):
-        ClientRound.join(round_.server.invitation(), VICTIM, round_.policies[VICTIM])
 
 
 def claims(folder: str, count: int) -> int:
@@ -136,28 +112,3 @@ def test_without_its_record_a_client_answers_nothing(damage: str, tmp_path: Path
     with pytest.raises(SecureAggregationError, match="nothing may be answered"):
         record.claim(b"session", VICTIM, 1, 3)
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_signed_rounds_withstand_two_lists_by_their_threshold() -> None:
-    """With 4 of 40 clients corrupt, 17 of 33 shares opened both secrets if witnesses signed two lists."""
-    for n in (34, 40, 60, 100, 150, 300):
-        graph, corrupt = choose_parameters(n, signed=True), math.ceil(n / 10)
-        others = graph.num_neighbors
-        # The most corrupt neighbors with odds above 2^-80, all clients and tries of a server counted.
-        tail = hypergeometric_tail(n - 1, corrupt, others)
-        likely = max(x for x in range(others + 1) if (n - corrupt) * tail[x] > 2.0**-80)
-        assert 2 * graph.threshold > others + 1 + likely
-    weak = GraphParameters(40, 32, 17)
-    with pytest.raises(SecureAggregationError, match="threshold 17 of 33 holders"):
-        ClientPolicy(known_identities={}).check_graph(40, weak.num_neighbors, weak.threshold)
-
-
-def test_the_clients_own_policy_demands_that_a_server_may_lie() -> None:
-    """Whether a server may lie is for clients to say: at 1000 clients it accepted 26 where 66 are needed."""
-    trusted, lying = choose_parameters(1000), choose_parameters(1000, server_may_lie=True)
-    assert (trusted.threshold, lying.threshold) == (26, 66)
-    ClientPolicy().check_graph(1000, trusted.num_neighbors, trusted.threshold)
-    wary = ClientPolicy(server_may_lie=True)
-    wary.check_graph(1000, lying.num_neighbors, lying.threshold)
-    with pytest.raises(SecureAggregationError, match="threshold 26 of 45 holders"):
-        wary.check_graph(1000, trusted.num_neighbors, trusted.threshold)
