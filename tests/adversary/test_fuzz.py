@@ -33,14 +33,14 @@ from fl_privquant.flower._messages.protocol import Reply, Request
 from fl_privquant.mechanisms._design_cache import DesignCache
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.packing.pack import pack_codes, pack_indices, unpack_codes, unpack_indices
-from fl_privquant.secagg import RoundConfig, ServerRound, draw_session, messages
-from fl_privquant.secagg import client as client_module
+from fl_privquant.secagg import messages
 from fl_privquant.secagg._answer_log import AnsweredStages
 from fl_privquant.secagg.client import ClientPolicy, ClientRound
 from simulations.report.runs import load_runs
 from simulations.runner.results import RunDirectory
 from tests.adversary.mutation import EXTREMES, any_value, forged_mechanism, mutated, mutated_json, watched
 from tests.mechanisms.forgery import forged
+from tests.secagg.driver import STAGES, open_round
 from tests.simulations.synthetic import write_study
 from tests.typical import typical
 
@@ -243,42 +243,18 @@ def test_payloads(blobs):
     check(CASES, "codes", lambda rng: mutated(codes, rng, [indices]), lambda data: unpack_codes(data, 12, 77))
 
 
-def _round(count: int = 5) -> tuple[dict[str, bytes], list[bytes]]:
-    """One message of every kind, and a client's state at every stage."""
-    server = ServerRound(
-        RoundConfig(session=draw_session(), number=1, dimension=9, width=8, max_code=3),
-        list(range(1, count + 1)),
-    )
-    policy = ClientPolicy()
-    found: dict[str, bytes] = {"Invitation": server.invitation()}
-    clients = {i: ClientRound.join(server.invitation(), i, policy) for i in range(1, count + 1)}
-    states = [clients[1].to_bytes()]
-    for i, client in clients.items():
-        found["KeyAdvertisement"] = client.advertise_keys()
-        server.receive(i, found["KeyAdvertisement"])
-    states.append(clients[1].to_bytes())
-    for i, roster in server.rosters().items():
-        found["Roster"] = roster
-        found["SharedSeeds"] = clients[i].share_keys(roster)
-        server.receive(i, found["SharedSeeds"])
-    states.append(clients[1].to_bytes())
-    for i, request in server.mask_requests(bytes(32)).items():
-        found["MaskRequest"] = request
-        clients[i].settle(request, bytes(32))
-        states.append(clients[i].to_bytes())
-        found["MaskedInput"] = clients[i].mask(np.full(9, i % 4))
-        if i != count:
-            server.receive(i, found["MaskedInput"])
-    assert server.survivor_lists() == {}  # of signed rounds only
-    for i, request in server.unmask_requests().items():
-        found["UnmaskRequest"] = request
-        found["UnmaskReply"] = clients[i].unmask(request)
-    states.append(clients[1].to_bytes())
-    return found, states
+def play_a_round(signed: bool) -> tuple[dict[str, bytes], list[bytes]]:
+    """One message of every kind of a round, and a client's state at every stage."""
+    round_, states = open_round(5, 9, signed=signed, dropout_fraction=0.2), []
+    for stage in STAGES:
+        getattr(round_, stage)([31] if stage == "mask" else ())
+        states.append(round_.clients[3].to_bytes())
+    return {kind: sent[3] for kind, sent in round_.sent.items()}, states
 
 
 def test_messages_of_secure_aggregation():
-    found, states = _round()
+    found, states = play_a_round(signed=True)
+    assert len(found) == 10
     others = list(found.values())
     for name, data in found.items():
         kind = getattr(messages, name)
@@ -293,22 +269,20 @@ def test_messages_of_secure_aggregation():
 
 def test_invitations_and_rosters_that_are_answered(monkeypatch):
     """A client that joins by a forged invitation, or answers a forged roster, allocates nothing for it."""
-    found, _ = _round()
-    policy = ClientPolicy()
-    check(
-        2 * CASES,
-        "join",
-        lambda rng: mutated(found["Invitation"], rng),
-        lambda data: ClientRound.join(data, 3, policy).advertise_keys(),
-    )
+    found, _ = play_a_round(signed=False)
+    # As in processes of their own: in one process a round is joined once.
+    monkeypatch.setattr(AnsweredStages, "claim", lambda *_: True)
+
+    def join(data: bytes) -> ClientRound:
+        client = ClientRound.join(data, 3, ClientPolicy(dropout_fraction=0.2))
+        client.advertise_keys()
+        return client
 
     def answer(roster: bytes) -> None:
-        # As in a process of its own: in one process a round is joined once.
-        monkeypatch.setattr(client_module, "answered_stages", AnsweredStages())
-        client = ClientRound.join(found["Invitation"], 3, policy)
-        client.advertise_keys()
-        client.share_keys(roster)
+        join(found["Invitation"]).share_keys(roster)
 
+    answer(found["Roster"])
+    check(2 * CASES, "join", lambda rng: mutated(found["Invitation"], rng), join)
     check(CASES, "roster", lambda rng: mutated(found["Roster"], rng), answer)
 
 

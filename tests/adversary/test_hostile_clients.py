@@ -57,17 +57,6 @@ def run_against_liars(round_: Round, num_liars: int, seed: int, share_of_owners:
     return liars
 
 
-def test_wrong_unmask_shares_are_corrected_and_their_senders_named() -> None:
-    """40 holders of which 3 send wrong shares."""
-    round_ = open_round(40, 10, graph=(39, 24), restore=False)
-    liars = run_against_liars(round_, 3, seed=4)
-    result = round_.run()
-    np.testing.assert_array_equal(result.total, round_.expected(result.survivors))
-    assert len(result.survivors) == 40
-    assert sorted(round_.server.rejected) == liars
-    assert all("broke the protocol" in reason for reason in round_.server.rejected.values())
-
-
 @given(st.data())
 @settings(max_examples=15)
 def test_any_correctable_liars_with_clients_lost_as_well(data: st.DataObject) -> None:

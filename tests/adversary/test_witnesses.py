@@ -18,7 +18,7 @@ from scipy import stats
 from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg._wire import Subset
 from fl_privquant.secagg.crypto import keys
-from fl_privquant.secagg.messages import Confirmation, SurvivorList, UnmaskRequest
+from fl_privquant.secagg.messages import Confirmation, UnmaskRequest
 from fl_privquant.secagg.signed.witnesses import min_witnesses, quorum_size
 from tests.secagg.driver import Lost, Round, at, open_round
 
@@ -65,38 +65,6 @@ def test_the_odds_that_two_quorums_share_corrupt_witnesses_only(num_clients: int
     assert tries * distribution.sf(2 * quorum - witnesses - 1) <= 2.0**-41
     assert tries * distribution.sf(2 * (quorum - 1) - witnesses - 1) > 2.0**-41
     assert distribution.sf(witnesses - quorum) <= 2.0**-21
-
-
-@pytest.mark.parametrize("honest_in_first", range(6))
-def test_of_two_lists_at_max_one_is_opened(honest_in_first: int) -> None:
-    """Two corrupt witnesses sign both lists; the five honest ones are told one or the other."""
-    round_ = at("confirm", NUM_CLIENTS)
-    witnesses, survivors = sorted(round_.server._witnesses), tuple(round_.inputs)
-    assert len(witnesses) == 7
-    corrupt, honest = witnesses[:2], witnesses[2:]
-    first = {*honest[:honest_in_first], *(i for i in survivors[::2] if i not in witnesses)}
-    gone = [i for i in survivors if i not in witnesses][:2]
-    lists = {True: tuple(i for i in survivors if i != gone[0])}
-    lists[False] = tuple(i for i in survivors if i != gone[1])
-    given: dict[bool, dict[int, bytes]] = {True: {}, False: {}}
-    told = {i: i in first for i in survivors if i not in (*corrupt, *gone)}
-    for i, side in told.items():
-        named = Subset.of(lists[side], survivors)
-        message = SurvivorList(round_.server._round_id, named).to_bytes()
-        given[side][i] = round_.clients[i].confirm(message)[-64:]
-    opened, refusals = set(), set()
-    for i, side in told.items():
-        agreement = round_.clients[i]._agreement
-        signatures = {j: mark for j, mark in given[side].items() if j in witnesses}
-        signatures |= {j: confirmation(round_, j, agreement) for j in corrupt}
-        try:
-            round_.clients[i].unmask(make_unmask_request(round_, lists[side], signatures))
-        except SecureAggregationError as error:
-            refusals.add(str(error)[2:].split(" that")[0])
-        else:
-            opened.add(side)
-    assert refusals == {"of 7 witnesses confirmed the survivors, below the 5"}
-    assert opened == ({True} if honest_in_first >= 3 else {False})
 
 
 @pytest.mark.parametrize(
