@@ -18,12 +18,12 @@ import json
 import os
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 from simulations.run import execute
 from simulations.runner.config import RunConfig
+from tests.adversary.forks import end_fork, start_fork
 
 # Each of these operations changes what the next process finds; what happens between two of them does not.
 _WATCHED = ("open", "os.rename", "os.remove", "os.rmdir")
@@ -49,21 +49,9 @@ def run(config: RunConfig, log: Path | None = None, kill_at: int | None = None) 
         log.write_text(json.dumps(operations))
 
 
-def forked(config: RunConfig, **options: Any) -> int:
+def run_in_fork(config: RunConfig, **options: Any) -> int:
     """Run in a child; its exit code, negative if a signal ended it."""
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            run(config, **options)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return end_fork(*start_fork(lambda _: run(config, **options)))[0]
 
 
 def main(output: Path, config: dict[str, Any], stride: int = 1, kills: int = 1) -> None:
@@ -81,11 +69,11 @@ def main(output: Path, config: dict[str, Any], stride: int = 1, kills: int = 1) 
     gc.collect()
     gc.freeze()
     log = output / "operations.json"
-    assert forked(config_in("whole"), log=log) == 0
+    assert run_in_fork(config_in("whole"), log=log) == 0
     for kill_at in range(1, len(json.loads(log.read_text())) + 1, stride):
         name = f"operation-{kill_at}"
         for again in range(kills):
-            ended = forked(config_in(name), kill_at=kill_at + _RESUMES * again)
+            ended = run_in_fork(config_in(name), kill_at=kill_at + _RESUMES * again)
             # A run that goes on has fewer rounds left, and may come to its end before.
             assert ended == -signal.SIGKILL or (again and ended == 0)
         execute(config_in(name))

@@ -1,12 +1,11 @@
-"""Attacks on noise that is correlated over rounds, and on the rounds that hand it over.
+"""Attacks on the rounds that hand noise over: corrupt clients, wrong seeds, states that are put back.
 
-The separation that is stated for a participation is compared with one that is computed client by client: who
-hands noise to whom, who is lost, and who is corrupt. It knows nothing of chains, links or their fractions.
+What rounds cost is compared in tests/privacy_loss/test_correlated_noise.py with all patterns and cuts, and in
+test_covariance_of_runs.py with what real clients drew.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
-from numpy.typing import NDArray
 
 from fl_privquant.accounting import Accountant, SecureSum, SimulatedSum
 from fl_privquant.accounting.release import Release
@@ -25,8 +23,6 @@ from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_SEED, RelayedSeed
 from fl_privquant.flower.client.seed_relay import answer_key_request, answer_seed_request, prepare_codec
 from fl_privquant.planning import CohortSampling, Target
-from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
-from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.secagg.crypto.sealed_seeds import make_key, seal_seed
 from fl_privquant.statement import Relation, View
@@ -42,80 +38,6 @@ from tests.flower.test_seed_relay import (
     make_plan,
     run,
 )
-
-HONEST, CORRUPT, LOST = 3, 1, 1
-DEVIATION, PRIVATE = 2.0, 1.25
-
-
-def make_shares(
-    rounds: int, apart: int, correlation: float, exposed: int = CORRUPT + LOST
-) -> CorrelatedShares:
-    schedule = RoundSchedule(rounds, apart)
-    return CorrelatedShares(schedule, correlation, HONEST, exposed, DEVIATION, PRIVATE)
-
-
-def noise_covariance(
-    rounds: int, correlation: float, draw: np.random.Generator, times: int = 1
-) -> NDArray[np.float64]:
-    """The covariance of the sums' noise that the adversary does not know, for random losses and pairs.
-
-    Each round has honest clients, up to ``LOST`` more of which that many are lost, and corrupt ones. What a
-    surviving sender handed over is taken off ``times`` times; 1 is what an honest server brings about. A
-    sender whose receiver is lost tells the server its seed, unless it is gone.
-    """
-    covariance = np.zeros((rounds, rounds))
-    num = HONEST + LOST + CORRUPT
-    lost = [set(draw.choice(num - CORRUPT, draw.integers(0, LOST + 1), replace=False)) for _ in range(rounds)]
-    corrupt = set(range(num - CORRUPT, num))
-    for number in range(rounds):
-        receivers = draw.permutation(num)
-        for client in set(range(num)) - corrupt - lost[number]:
-            covariance[number, number] += PRIVATE**2
-            column = np.zeros(rounds)
-            column[number] = 1.0
-            if number + 1 < rounds:
-                if receivers[client] in corrupt:
-                    continue
-                if receivers[client] not in lost[number + 1]:
-                    column[number + 1] = -times * correlation
-                elif draw.integers(2):
-                    continue
-            covariance += DEVIATION**2 * np.outer(column, column)
-    return covariance
-
-
-def find_largest_distance(covariance: NDArray[np.float64], apart: int) -> float:
-    """The largest squared distance of a participation, over all rounds of a client and all directions."""
-    rounds = len(covariance)
-    inverse, largest = np.linalg.inv(covariance), 0.0
-    for many in range(1, rounds + 1):
-        for chosen in itertools.combinations(range(rounds), many):
-            if all(later - earlier >= apart for earlier, later in itertools.pairwise(chosen)):
-                # No directions of changes of length 1 make more of it than this.
-                distance = float(np.abs(inverse[np.ix_(chosen, chosen)]).sum())
-                largest = max(largest, distance / many)
-    return largest
-
-
-@pytest.mark.parametrize("correlation", [1 / 64, 0.5, 63 / 64])
-@pytest.mark.parametrize(("rounds", "apart"), [(1, 1), (1, 3), (2, 1), (4, 2), (6, 1), (7, 3), (8, 4)])
-def test_no_losses_pairs_and_participations_cost_more_than_is_stated(
-    rounds: int, apart: int, correlation: float
-) -> None:
-    draw = np.random.default_rng([rounds, apart])
-    stated = make_shares(rounds, apart, correlation).sensitivity ** 2
-    for _ in range(30):
-        covariance = noise_covariance(rounds, correlation, draw)
-        assert find_largest_distance(covariance, apart) <= stated
-
-
-@pytest.mark.parametrize(("exposed", "times"), [(CORRUPT, 1), (LOST, 1), (CORRUPT + LOST, 2)])
-def test_the_comparison_finds_what_is_not_covered(exposed: int, times: int) -> None:
-    """The control: seeds that are not counted as known, and a server that has noise taken off twice."""
-    draw = np.random.default_rng(7)
-    stated = make_shares(6, 2, 0.8, exposed).sensitivity ** 2
-    found = [find_largest_distance(noise_covariance(6, 0.8, draw, times), 2) for _ in range(100)]
-    assert max(found) > stated
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.5, 1.0, True, 0.3, "0.5", [0.5]])
@@ -157,11 +79,6 @@ def test_a_server_asks_nobody_in_rounds_that_are_closer_than_noise_is_planned_fo
     with pytest.raises(InvalidSpecError, match=rf"CohortSampling\({APART}\)"):
         run_with(spy, encoding, aggregation, CohortSampling(apart, seed=5, clients=COHORT))
     assert not spy.sent
-    # The control: it would cost more than is stated.
-    shares = make_shares(6, APART, 0.5)
-    covariance = shares.num_hidden * DEVIATION**2 * shares.noise.covariance(6)
-    assert find_largest_distance(covariance, APART) <= shares.sensitivity**2
-    assert find_largest_distance(covariance, apart) > shares.sensitivity**2
 
 
 @pytest.mark.parametrize("relation", Relation)

@@ -22,7 +22,7 @@ from fl_privquant.accounting import Budget, Release, SpendingLedger
 from fl_privquant.errors import BudgetExhaustedError, LedgerDamagedError
 from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger, resolve_ledger_path
-from tests.adversary.forks import in_two_processes
+from tests.adversary.forks import end_fork, in_two_processes, start_fork
 from tests.flower.asking import DIMENSION, RUN_IDS, ask, client, train
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
@@ -129,43 +129,35 @@ def test_what_remains_possible_both_files_taken_back(tmp_path: Path, release: Re
 
 def dies_at(step: int, after: bool, path: Path, release: Release) -> tuple[bool, int]:
     """Spend three releases in a process that dies at a step: whether it survived, and how many were sent."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        # In the child: nothing of pytest runs from here on, whatever happens.
-        try:
-            numbers = itertools.count(1)
 
-            def dying(call: Callable[..., Any]) -> Callable[..., Any]:
-                def wrapped(*arguments: Any, **keywords: Any) -> Any:
-                    number = next(numbers)
-                    if number == step and not after:
+    def spend(pipe: int) -> None:
+        numbers = itertools.count(1)
+
+        def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **keywords: Any) -> Any:
+                number = next(numbers)
+                if number == step and not after:
+                    os._exit(9)
+                try:
+                    return call(*arguments, **keywords)
+                finally:
+                    if number == step:
                         os._exit(9)
-                    try:
-                        return call(*arguments, **keywords)
-                    finally:
-                        if number == step:
-                            os._exit(9)
 
-                return wrapped
+            return wrapped
 
-            ledger = SpendingLedger(path)
-            os.fsync = dying(os.fsync)
-            for name in ("replace", "mkdir", "open"):
-                setattr(Path, name, dying(getattr(Path, name)))
-            for number in range(3):
-                ledger.spend(number, release)
-                # Only now may the release leave.
-                os.write(writing, b"x")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        left = len(pipe.read())
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        ledger = SpendingLedger(path)
+        os.fsync = dying(os.fsync)
+        for name in ("replace", "mkdir", "open"):
+            setattr(Path, name, dying(getattr(Path, name)))
+        for number in range(3):
+            ledger.spend(number, release)
+            # Only now may the release leave.
+            os.write(pipe, b"x")
+
+    code, sent = end_fork(*start_fork(spend))
     assert code in (0, 9)
-    return code == 0, left
+    return code == 0, len(sent)
 
 
 @pytest.mark.parametrize("after", [False, True])

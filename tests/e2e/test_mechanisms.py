@@ -17,7 +17,7 @@ from tests.flower.apps import (
 )
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(pq.available_mechanisms()))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(pq.available_mechanisms())))
 def test_a_run_gives_the_mean_of_the_decoded_updates(number, name):
     # Every other one with a rotation: what is rotated is no mechanism's own.
     mechanism, rotate = mechanism_of(name), bool(number % 2)
