@@ -28,9 +28,9 @@ def encoded_vector(codec: UpdateCodec, vector: np.ndarray, monkeypatch: pytest.M
     kept: list[np.ndarray] = []
     original = UpdateCodec._draw_output
 
-    def keep(self, given, rng, threads):
+    def keep(self, given, *others):
         kept.append(np.array(given))
-        return original(self, given, rng, threads)
+        return original(self, given, *others)
 
     with monkeypatch.context() as patch:
         patch.setattr(UpdateCodec, "_draw_output", keep)
