@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -24,9 +26,20 @@ from fl_privquant.secagg.graph.neighbors import Graph
 from fl_privquant.secagg.graph.parameters import GraphParameters
 from fl_privquant.secagg.messages import Invitation, Roster
 from fl_privquant.statement import View
-from tests.memory import assert_fewer_bytes
 
 CLIENT = 3
+
+
+@contextlib.contextmanager
+def assert_fewer_bytes(limit: int) -> Iterator[None]:
+    """Check that what Python and numpy allocate in the ``with`` block stays below a limit at any time."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < limit
 
 
 def wide_table() -> Mechanism:
