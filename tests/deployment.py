@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
@@ -26,8 +25,6 @@ import trustme
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower.simulation.engine import Federation
 from tests.ports import find_free_ports
-
-__all__ = ["Certificates", "DeploymentError", "Superlink", "make_certificates"]
 
 _IMPATIENT = Path(__file__).parent / "impatient"
 _HOST = "127.0.0.1"
@@ -40,15 +37,6 @@ _LOG_LINES = 40
 
 class DeploymentError(PrivQuantError):
     """A process of the deployment failed; the message ends with the last lines of its log."""
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """Files of a certificate authority, and of a certificate that it signed for loopback."""
-
-    authority: Path
-    certificate: Path
-    key: Path
 
 
 class Superlink:
@@ -101,14 +89,10 @@ class Superlink:
 
     def _start(self) -> None:
         self.home.mkdir(parents=True)
-        certificates = make_certificates(self.directory / "certificates")
+        authority, certificate, key = _make_certificates(self.directory)
         port, *node_ports = find_free_ports(1 + self.federation.num_clients)
-        tls = [
-            f"--ssl-certfile={certificates.certificate}",
-            f"--ssl-keyfile={certificates.key}",
-            f"--ssl-ca-certfile={certificates.authority}",
-        ]
-        connection = {"address": f"{_HOST}:{port}", "root-certificates": str(certificates.authority)}
+        tls = [f"--ssl-certfile={certificate}", f"--ssl-keyfile={key}", f"--ssl-ca-certfile={authority}"]
+        connection = {"address": f"{_HOST}:{port}", "root-certificates": str(authority)}
         lines = [
             f"[superlink.{_CONNECTION}]",
             *(f"{key} = {json.dumps(value)}" for key, value in connection.items()),
@@ -120,7 +104,7 @@ class Superlink:
         self._wait_for(port, "superlink")
         for partition, node_port in enumerate(node_ports):
             config = self.federation.context(run_id=0, node_id=0, partition=partition).node_config
-            command = [*self._node_program, *tls, f"--root-certificates={certificates.authority}"]
+            command = [*self._node_program, *tls, f"--root-certificates={authority}"]
             command += ["--superlink", f"{_HOST}:{port}", "--port", str(node_port)]
             command += ["--node-config", _flower_config(config)]
             self._lasting[f"supernode-{partition}"] = self._launch(f"supernode-{partition}", command)
@@ -202,16 +186,16 @@ class Superlink:
             process.wait()
 
 
-def make_certificates(directory: Path) -> Certificates:
-    """A certificate authority for the tests, and a certificate of it for 127.0.0.1 and localhost."""
-    directory.mkdir(parents=True, exist_ok=True)
-    files = Certificates(directory / "ca.crt", directory / "server.pem", directory / "server.key")
+def _make_certificates(directory: Path) -> tuple[Path, Path, Path]:
+    """Files of a certificate authority, of a certificate that it signed for loopback, and of its key."""
+    names = ("ca.crt", "server.pem", "server.key")
+    authority_file, certificate_file, key_file = (directory / name for name in names)
     authority = trustme.CA()
     certificate = authority.issue_cert(_HOST, "localhost")
-    authority.cert_pem.write_to_path(files.authority)
-    certificate.cert_chain_pems[0].write_to_path(files.certificate)
-    certificate.private_key_pem.write_to_path(files.key)
-    return files
+    authority.cert_pem.write_to_path(authority_file)
+    certificate.cert_chain_pems[0].write_to_path(certificate_file)
+    certificate.private_key_pem.write_to_path(key_file)
+    return authority_file, certificate_file, key_file
 
 
 def _write_app(

@@ -1,11 +1,11 @@
 """A process that kills runs: what :mod:`tests.adversary.test_kills` starts.
 
 It loads everything once and forks a child for each run that is killed, so that a kill and the run that goes
-on after it take a second and not half a minute. A child is killed by SIGKILL, either by itself at its k-th
-operation on a file of the run, or by its parent after some time. Nothing ends the run that goes on, which is
-therefore one of the parent's own: it knows no more of the killed child than a new process would.
+on after it take a second and not half a minute. A child is killed by SIGKILL, at its k-th operation on a file
+of the run. Nothing ends the run that goes on, which is therefore one of the parent's own: it knows no more of
+the killed child than a new process would.
 
-    python -m tests.adversary.killed_runs '{"output": ..., "config": {...}, "instants": 30}'
+    python -m tests.adversary.killed_runs '{"output": ..., "config": {...}, "stride": 3}'
 
 ``whole`` in the output is a run that nothing happened to; beside it is a directory for each kill, with the
 run as it was after it had gone on to its end. ``operations.json`` lists the operations of ``whole``.
@@ -16,16 +16,14 @@ from __future__ import annotations
 import gc
 import json
 import os
-import random
 import signal
 import sys
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 from simulations.run import execute
 from simulations.runner.config import RunConfig
+from tests.adversary.forks import end_fork, start_fork
 
 # Each of these operations changes what the next process finds; what happens between two of them does not.
 _WATCHED = ("open", "os.rename", "os.remove", "os.rmdir")
@@ -51,67 +49,33 @@ def run(config: RunConfig, log: Path | None = None, kill_at: int | None = None) 
         log.write_text(json.dumps(operations))
 
 
-def forked(config: RunConfig, seconds: float | None = None, **options: Any) -> int:
-    """Run in a child, which is killed after some seconds; its exit code, negative if a signal ended it."""
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            run(config, **options)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def run_in_fork(config: RunConfig, **options: Any) -> int:
+    """Run in a child; its exit code, negative if a signal ended it."""
+    return end_fork(*start_fork(lambda _: run(config, **options)))[0]
 
 
-def main(
-    output: Path, config: dict[str, Any], instants: int = 0, seed: int = 0, stride: int = 1, kills: int = 1
-) -> None:
-    """Run without a kill; then kill runs at every operation, or at random instants, and resume each of them.
+def main(output: Path, config: dict[str, Any], stride: int = 1, kills: int = 1) -> None:
+    """Run without a kill; then kill runs at every stride-th operation, and resume each of them.
 
-    With a ``stride``, runs are killed only at every stride-th operation, and at all operations after the last
-    checkpoint. With several ``kills`` a run is killed that often, each time at the same place of a round.
+    With several ``kills`` a run is killed that often, each time at the same place of a round.
     """
 
     def config_in(name: str) -> RunConfig:
         return RunConfig.from_mapping({**config, "output": str(output / name)})
 
-    log = output / "operations.json"
     # In this process: its children need not load compiled code again.
     run(config_in("warm"))
     # A collection of garbage in a child would touch, and so copy, all that was loaded here.
     gc.collect()
     gc.freeze()
-    start = time.monotonic()
-    assert forked(config_in("whole"), log=log) == 0
-    lasted = time.monotonic() - start
-    if not instants:
-        operations = json.loads(log.read_text())
-        saved = max(at for at, each in enumerate(operations, 1) if each == ["os.rename", "run.checkpoint"])
-        for kill_at in (*range(1, saved + 1, stride), *range(saved + 1, len(operations) + 1)):
-            name = f"operation-{kill_at}"
-            for again in range(kills):
-                ended = forked(config_in(name), kill_at=kill_at + _RESUMES * again)
-                # A run that goes on has fewer rounds left, and may come to its end before.
-                assert ended == -signal.SIGKILL or (again and ended == 0)
-            execute(config_in(name))
-        return
-    dice = random.Random(seed)
-    for number in range(instants):
-        name = f"instant-{number}"
-        # Some are killed again when they go on.
-        for again in range(1 + (number % 3 == 0)):
-            seconds = dice.uniform(0.0, lasted)
-            if forked(config_in(name), seconds=seconds) == 0 and not again:
-                # The whole run was over before: the one that was measured ran on a machine that was busy.
-                lasted = seconds
+    log = output / "operations.json"
+    assert run_in_fork(config_in("whole"), log=log) == 0
+    for kill_at in range(1, len(json.loads(log.read_text())) + 1, stride):
+        name = f"operation-{kill_at}"
+        for again in range(kills):
+            ended = run_in_fork(config_in(name), kill_at=kill_at + _RESUMES * again)
+            # A run that goes on has fewer rounds left, and may come to its end before.
+            assert ended == -signal.SIGKILL or (again and ended == 0)
         execute(config_in(name))
 
 

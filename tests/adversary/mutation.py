@@ -6,48 +6,39 @@ import hashlib
 import json
 import random
 import struct
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_privquant.errors import PrivQuantError
 
-__all__ = ["EXTREMES", "TEXTS", "any_value", "forged_mechanism", "mutated", "mutated_json", "watched"]
+__all__ = ["EXTREMES", "any_value", "forged_mechanism", "mutated", "mutated_json", "watched"]
 
-MAX_SECONDS = 1.0
 MAX_BYTES = 200_000_000
 
 EXTREMES = (
     *(0, 1, -1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32),
     *(2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**308, 10**309, -(10**400)),
 )
-FLOATS = (0.0, -0.0, 1.0, -1.0, 2.0**-1074, 1e-300, 1e300, 1.7976931348623157e308, float("inf"), float("nan"))
-HEX_FLOATS = (
-    "0x0.0p+0",
-    "0x1p-1074",
-    "0x1p-1022",
-    "0x1p-30",
-    "0x1p+9",
-    "0x1p+1023",
-    "inf",
-    "-inf",
-    "nan",
-    "-0x1p+0",
+_FLOATS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    2.0**-1074,
+    1e-300,
+    1e300,
+    1.7976931348623157e308,
+    float("inf"),
+    float("nan"),
 )
-TEXTS = (
-    *(
-        "",
-        "0",
-        "1e999999999",
-        "1/0",
-        "9" * 5000,
-        "\x1b[2J\x1b[31mforged",
-        "line\nWARNING : forged",
-        "\u202e",
-        "\x00",
-    ),
-    *("a" * 100_000, "[/]", "%s%n", "l2-grid", "table", "\ud800", *HEX_FLOATS),
+_HEX_FLOATS = (
+    *("0x0.0p+0", "0x1p-1074", "0x1p-1022", "0x1p-30", "0x1p+9", "0x1p+1023"),
+    *("inf", "-inf", "nan", "-0x1p+0"),
+)
+_TEXTS = (
+    *("", "0", "1e999999999", "1/0", "9" * 5000, "\x1b[2J\x1b[31mforged", "line\nWARNING : forged"),
+    *("\u202e", "\x00", "a" * 100_000, "[/]", "%s%n", "l2-grid", "table", "\ud800", *_HEX_FLOATS),
 )
 
 
@@ -86,13 +77,13 @@ def any_value(rng: random.Random) -> Any:
     if kind == 0:
         return rng.choice(EXTREMES)
     if kind == 1:
-        return rng.choice(FLOATS)
+        return rng.choice(_FLOATS)
     if kind == 2:
-        return rng.choice(TEXTS)
+        return rng.choice(_TEXTS)
     if kind == 3:
         return rng.choice((True, False, None))
     if kind == 4:
-        return rng.choice(HEX_FLOATS)
+        return rng.choice(_HEX_FLOATS)
     if kind == 5:
         return [any_value(rng) for _ in range(rng.randrange(3))]
     return {rng.choice(("a", "kind", "name")): any_value(rng) for _ in range(rng.randrange(2))}
@@ -148,17 +139,9 @@ def forged_mechanism(blob: bytes, rng: random.Random) -> bytes:
 def watched(action: Callable[[], Any]) -> str:
     """What is wrong with what the action does, or nothing.
 
-    It may succeed or raise a PrivQuantError, with a message that is one line of printable text; within a
-    second of this thread's own time, and 200 MB. What is imported or compiled at the first use takes its time
-    once, so that an action that takes too much is tried again.
+    It may succeed or raise a PrivQuantError, with a message of one printable line; within 200 MB.
     """
-    problem = _watched_once(action)
-    return _watched_once(action) if " took " in problem else problem
-
-
-def _watched_once(action: Callable[[], Any]) -> str:
     tracemalloc.start()
-    begun = time.thread_time()
     problem = ""
     try:
         action()
@@ -168,10 +151,6 @@ def _watched_once(action: Callable[[], Any]) -> str:
             problem = f"a message of {len(text)} characters, printable {text.isprintable()}: {text[:200]!r}"
     except Exception as error:
         problem = f"{type(error).__name__}: {str(error)[:200]}"
-    seconds, memory = time.thread_time() - begun, tracemalloc.get_traced_memory()[1]
+    memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    if seconds > MAX_SECONDS:
-        problem += f" took {seconds:.2f} s"
-    if memory > MAX_BYTES:
-        problem += f" took {memory / 1e6:.0f} MB"
-    return problem
+    return problem + (f" took {memory / 1e6:.0f} MB" if memory > MAX_BYTES else "")

@@ -10,31 +10,11 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.cli import main as cli
 from tests.cli.test_flags import COMMANDS, named_in
+from tests.mechanisms.forgery import forged
 
 NUMBERS = (
-    "nan",
-    "inf",
-    "-inf",
-    "-1",
-    "0",
-    "1e-320",
-    "1e308",
-    "1e400",
-    "-0.0",
-    "ten",
-    "",
-    "0x10",
-    "1_0",
-    "９",
-    "1" + "0" * 400,
-    "9223372036854775808",
-    " ",
-    "ε",
-    "∞",
-    "\u202e1",
-    "--",
-    "[1]",
-    "1,5",
+    *("nan", "inf", "-1", "0", "1e-320", "1e308", "1e400", "ten", "", "1" + "0" * 400, "9223372036854775808"),
+    *("\u202e1", "--", "[1]"),
 )
 _SMALL = {
     "design": "design one_bit --epsilon 1",
@@ -93,14 +73,12 @@ PATHS = (
     *("", "/", ".", "no/such/folder/file", "one_bit.pqm/file.png", "picture.xyz", "picture"),
     *("a" * 300 + ".png", "/proc/file.png", "folder.png"),
 )
-FILES = {
-    "design": ("--output", "--plot"),
-    "compare": ("--plot",),
-    "audit": ("--plot",),
-}
 
 
-@pytest.mark.parametrize(("command", "option"), [(c, o) for c, options in FILES.items() for o in options])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("design", "--output"), ("design", "--plot"), ("compare", "--plot"), ("audit", "--plot")],
+)
 def test_files_that_cannot_be_written_are_refused_in_one_line(monkeypatch, capsys, tmp_path, command, option):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one_bit.pqm").write_bytes(pq.design("one_bit", epsilon=1.0).to_bytes())
@@ -111,49 +89,6 @@ def test_files_that_cannot_be_written_are_refused_in_one_line(monkeypatch, capsy
         if path.startswith("picture") and not pictures:
             continue  # a mechanism may be written to a file of any name
         refusal(monkeypatch, capsys, *arguments, f"{option}={path}")
-
-
-SETTINGS = (
-    *(
-        "bins=a,b",
-        "bins=x",
-        "bins=1",
-        "bins=nan,nan",
-        "bins=3,1",
-        "levels=x",
-        "bits=x",
-        "epsilon=2",
-        "name=x",
-    ),
-    *("cache=1", "density=foo", "family=3", "objective=2", "lattice=7", "max_value=abc", "=", "=3", "family"),
-)
-
-
-@pytest.mark.parametrize("name", ["optm", "pbm", "skellam", "cldp_l2"])
-def test_odd_parameters_of_designs_are_refused_in_one_line(monkeypatch, capsys, name):
-    for setting in SETTINGS:
-        refusal(monkeypatch, capsys, "design", name, "--epsilon=1", f"--set={setting}")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("compare", "--objective", "foo", "--mechanism", "one_bit"),
-        ("compare", "--epsilon", "1e-12", "--levels", "1"),
-        ("design", "optm", "--epsilon", "1e-12"),
-        ("design",),
-        ("designn",),
-        ("design", "optm", "--epsilom", "1"),
-        ("audit", "nowhere.pqm", "--draws", "0"),
-        ("statement", "--file", "nowhere.pqm"),
-        ("identity", "show", "nowhere"),
-        ("identity", "list", "add", "nowhere/list", "client", "00"),
-        ("identity", "list", "sign", "nowhere", "nowhere"),
-    ],
-)
-def test_commands_that_cannot_be_meant_are_refused_in_one_line(monkeypatch, capsys, tmp_path, arguments):
-    monkeypatch.chdir(tmp_path)
-    refusal(monkeypatch, capsys, *arguments)
 
 
 def test_the_version(monkeypatch, capsys):
@@ -169,20 +104,12 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     assert (code, out, err.strip()) == (130, "", "interrupted: the same command can be run again")
 
 
-@pytest.mark.parametrize("norm", ["-1", "0", "nan", "inf", "1e-320", "3.5", "1e308"])
-def test_a_norm_that_cannot_be_meant_is_refused(monkeypatch, capsys, norm):
-    for command in ("plan", "statement"):
+@pytest.mark.parametrize("command", ["plan", "statement"])
+def test_a_norm_that_cannot_be_meant_is_refused(monkeypatch, capsys, command):
+    for norm in ("-1", "nan", "1e-320", "3.5", "1e308"):
         err = refusal(monkeypatch, capsys, *SMALL[command], f"--l2-norm={norm}")
         assert err.startswith("error: --l2-norm:")
         assert "suits rotated updates" in err
-
-
-def test_the_plan_that_took_minutes_is_answered(monkeypatch, capsys):
-    arguments = "plan --epsilon 4 --clients 10 --dimension 10 --rounds 1 --l2-norm 1"
-    code, out, _ = run(monkeypatch, capsys, *arguments.split())
-    assert code == 0
-    assert "discrete_gaussian" in out
-    assert "rounded_gaussian" in out
 
 
 def test_files_that_are_none_and_texts_that_are_markup(monkeypatch, capsys, tmp_path):
@@ -203,8 +130,6 @@ def test_files_that_are_none_and_texts_that_are_markup(monkeypatch, capsys, tmp_
 
 
 def test_parameters_of_a_foreign_file_are_printed_as_they_are(monkeypatch, capsys, tmp_path):
-    from tests.mechanisms.forgery import forged
-
     hostile = {"a[/]\x1b[31m": "x\nerror: forged", "b": ["[/]"] * 3}
     file = tmp_path / "forged.pqm"
     file.write_bytes(forged(pq.design("one_bit", epsilon=1.0), parameters=hostile))

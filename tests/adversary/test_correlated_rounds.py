@@ -1,41 +1,32 @@
-"""Attacks on noise that is correlated over rounds, and on the rounds that hand it over.
+"""Attacks on the rounds that hand noise over: corrupt clients, wrong seeds, states that are put back.
 
-The separation that is stated for a participation is compared with one that is computed client by client: who
-hands noise to whom, who is lost, and who is corrupt. It knows nothing of chains, links or their fractions.
+What rounds cost is compared in tests/privacy_loss/test_correlated_noise.py with all patterns and cuts, and in
+test_covariance_of_runs.py with what real clients drew.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
+from flwr.app import ConfigRecord, Context, RecordDict
 
 from fl_privquant.accounting import Accountant, SecureSum, SimulatedSum
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, SecureAggregationError
-from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_SEED, RelayedSeed
 from fl_privquant.flower.client.seed_relay import answer_key_request, answer_seed_request, prepare_codec
-from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning import CohortSampling, Target
-from fl_privquant.privacy_loss.additive.correlated_shares import CorrelatedShares
-from fl_privquant.privacy_loss.correlated_noise import RoundSchedule
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
 from fl_privquant.secagg.crypto.sealed_seeds import make_key, seal_seed
 from fl_privquant.statement import Relation, View
-from tests.adversary.test_resumed_targets import Killed, KillingGrid
-from tests.flower.apps import client_app, fedavg, server_app
-from tests.flower.test_cohorts import cohort_app
+from tests.flower.apps import client_app, fedavg, simulate
 from tests.flower.test_seed_relay import (
     APART,
     COHORT,
@@ -48,80 +39,6 @@ from tests.flower.test_seed_relay import (
     run,
 )
 
-HONEST, CORRUPT, LOST = 3, 1, 1
-DEVIATION, PRIVATE = 2.0, 1.25
-
-
-def make_shares(
-    rounds: int, apart: int, correlation: float, exposed: int = CORRUPT + LOST
-) -> CorrelatedShares:
-    schedule = RoundSchedule(rounds, apart)
-    return CorrelatedShares(schedule, correlation, HONEST, exposed, DEVIATION, PRIVATE)
-
-
-def noise_covariance(
-    rounds: int, correlation: float, draw: np.random.Generator, times: int = 1
-) -> NDArray[np.float64]:
-    """The covariance of the sums' noise that the adversary does not know, for random losses and pairs.
-
-    Each round has honest clients, up to ``LOST`` more of which that many are lost, and corrupt ones. What a
-    surviving sender handed over is taken off ``times`` times; 1 is what an honest server brings about. A
-    sender whose receiver is lost tells the server its seed, unless it is gone.
-    """
-    covariance = np.zeros((rounds, rounds))
-    num = HONEST + LOST + CORRUPT
-    lost = [set(draw.choice(num - CORRUPT, draw.integers(0, LOST + 1), replace=False)) for _ in range(rounds)]
-    corrupt = set(range(num - CORRUPT, num))
-    for number in range(rounds):
-        receivers = draw.permutation(num)
-        for client in set(range(num)) - corrupt - lost[number]:
-            covariance[number, number] += PRIVATE**2
-            column = np.zeros(rounds)
-            column[number] = 1.0
-            if number + 1 < rounds:
-                if receivers[client] in corrupt:
-                    continue
-                if receivers[client] not in lost[number + 1]:
-                    column[number + 1] = -times * correlation
-                elif draw.integers(2):
-                    continue
-            covariance += DEVIATION**2 * np.outer(column, column)
-    return covariance
-
-
-def find_largest_distance(covariance: NDArray[np.float64], apart: int) -> float:
-    """The largest squared distance of a participation, over all rounds of a client and all directions."""
-    rounds = len(covariance)
-    inverse, largest = np.linalg.inv(covariance), 0.0
-    for many in range(1, rounds + 1):
-        for chosen in itertools.combinations(range(rounds), many):
-            if all(later - earlier >= apart for earlier, later in itertools.pairwise(chosen)):
-                # No directions of changes of length 1 make more of it than this.
-                distance = float(np.abs(inverse[np.ix_(chosen, chosen)]).sum())
-                largest = max(largest, distance / many)
-    return largest
-
-
-@pytest.mark.parametrize("correlation", [1 / 64, 0.5, 63 / 64])
-@pytest.mark.parametrize(("rounds", "apart"), [(1, 1), (1, 3), (2, 1), (4, 2), (6, 1), (7, 3), (8, 4)])
-def test_no_losses_pairs_and_participations_cost_more_than_is_stated(
-    rounds: int, apart: int, correlation: float
-) -> None:
-    draw = np.random.default_rng([rounds, apart])
-    stated = make_shares(rounds, apart, correlation).sensitivity ** 2
-    for _ in range(30):
-        covariance = noise_covariance(rounds, correlation, draw)
-        assert find_largest_distance(covariance, apart) <= stated
-
-
-@pytest.mark.parametrize(("exposed", "times"), [(CORRUPT, 1), (LOST, 1), (CORRUPT + LOST, 2)])
-def test_the_comparison_finds_what_is_not_covered(exposed: int, times: int) -> None:
-    """The control: seeds that are not counted as known, and a server that has noise taken off twice."""
-    draw = np.random.default_rng(7)
-    stated = make_shares(6, 2, 0.8, exposed).sensitivity ** 2
-    found = [find_largest_distance(noise_covariance(6, 0.8, draw, times), 2) for _ in range(100)]
-    assert max(found) > stated
-
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.5, 1.0, True, 0.3, "0.5", [0.5]])
 def test_correlations_that_are_none_are_refused(wrong: Any) -> None:
@@ -130,33 +47,12 @@ def test_correlations_that_are_none_are_refused(wrong: Any) -> None:
         target.plan(64, correlation=wrong, aggregation=SimulatedSum(**NOBODY_LOST), force=True)
 
 
-def run_with(spy: Spy, encoding: Any, aggregation: Any, sampling: CohortSampling) -> PrivQuantStrategy:
-    def strategy() -> PrivQuantStrategy:
-        return PrivQuantStrategy(
-            fedavg(), encoding, aggregation=aggregation, sampling=sampling, simulated=True
-        )
-
-    server = server_app(strategy, ROUNDS, initial={"x": np.zeros(64, np.float32)})
-    client = client_app([spy, PrivQuantMod(math.inf, max_delta=1e-5)])
-    InlineEngine().run(server, client, Federation(POPULATION))
-    result: PrivQuantStrategy = server.strategy
-    return result
-
-
-def test_noise_is_not_taken_off_by_rounds_of_another_release() -> None:
-    """Receivers would draw other noise from the seeds: nothing is proved of that."""
-    aggregation, spy = SimulatedSum(**NOBODY_LOST), Spy()
-    target = Target(8.0, rounds=ROUNDS, num_clients=COHORT, rounds_apart=APART)
-    before, after = (
-        target.plan(64, correlation=given, aggregation=aggregation, force=True).encoding
-        for given in (0.25, 0.75)
+def run_with(spy: Spy, encoding: Any, aggregation: Any, sampling: CohortSampling) -> None:
+    strategy = PrivQuantStrategy(
+        fedavg(), encoding, aggregation=aggregation, sampling=sampling, simulated=True
     )
-
-    def encoding(number: int) -> Any:
-        return before if number < 4 else after
-
-    run_with(spy, encoding, aggregation, CohortSampling(APART, seed=5, clients=COHORT))
-    assert {number for number, _ in spy.got} == {2, 3, 5, 6}
+    client = client_app([spy, PrivQuantMod(math.inf, max_delta=1e-5)])
+    simulate(strategy, client, POPULATION, ROUNDS, {"x": np.zeros(64, np.float32)})
 
 
 class GrowingCohorts(CohortSampling):
@@ -183,31 +79,6 @@ def test_a_server_asks_nobody_in_rounds_that_are_closer_than_noise_is_planned_fo
     with pytest.raises(InvalidSpecError, match=rf"CohortSampling\({APART}\)"):
         run_with(spy, encoding, aggregation, CohortSampling(apart, seed=5, clients=COHORT))
     assert not spy.sent
-    # The control: it would cost more than is stated.
-    shares = make_shares(6, APART, 0.5)
-    covariance = shares.num_hidden * DEVIATION**2 * shares.noise.covariance(6)
-    assert find_largest_distance(covariance, APART) <= shares.sensitivity**2
-    assert find_largest_distance(covariance, apart) > shares.sensitivity**2
-
-
-def test_clients_that_an_engine_trains_together_do_not_share_seeds() -> None:
-    aggregation = SimulatedSum(**NOBODY_LOST)
-    plan, models = make_plan(aggregation), []
-    for batch in (1, 256):
-        sampling = CohortSampling(APART, seed=5, clients=COHORT)
-        server = server_app(
-            lambda drawn=sampling: PrivQuantStrategy(fedavg(), plan, sampling=drawn, simulated=True),
-            ROUNDS,
-            initial={"x": np.zeros(64, np.float32)},
-        )
-        sizes: list[int] = []
-        app = cohort_app(lambda arrays, partition, number: arrays, sizes)
-        result = InlineEngine(batch=batch).run(server, app, Federation(POPULATION, seed=2))
-        models.append(result.arrays["x"].numpy())
-    # In the first round clients get equal messages, and draw their own seeds all the same.
-    assert sizes[0] == COHORT
-    assert np.count_nonzero(models[0])
-    np.testing.assert_array_equal(*models)
 
 
 @pytest.mark.parametrize("relation", Relation)
@@ -273,12 +144,9 @@ def test_a_client_tells_its_seed_once_and_of_its_last_round_alone() -> None:
     # Where nobody is planned to be lost, no seed is kept.
     train(SecureSum(**NOBODY_LOST), context)
     assert not context.state
-
-
-@pytest.mark.parametrize("wrong", [b"", b"short", bytes(9)])
-def test_requests_for_seeds_that_name_no_round_are_refused(wrong: bytes) -> None:
-    with pytest.raises(SecureAggregationError, match="expected 8"):
-        answer_seed_request(wrong, Context(1, 2, {}, RecordDict(), {}))
+    for wrong in (b"", b"short", bytes(9)):
+        with pytest.raises(SecureAggregationError, match="expected 8"):
+            answer_seed_request(wrong, context)
 
 
 def test_restored_state_uses_no_own_seed_twice_and_a_replayed_seed_is_not_opened() -> None:
@@ -299,38 +167,3 @@ def test_restored_state_uses_no_own_seed_twice_and_a_replayed_seed_is_not_opened
     context.state[name] = saved
     restored = draw_seeds()
     assert len({first.own, replayed.own, restored.own}) == 3
-
-
-def test_a_resumed_run_hands_over_nothing_of_the_killed_one(tmp_path: Path) -> None:
-    aggregation = SimulatedSum(**NOBODY_LOST)
-    plan, strategies = make_plan(aggregation), []
-
-    def run_until(killed_in: int | None) -> Spy:
-        server, spy = ServerApp(), Spy()
-
-        @server.main()
-        def main(grid: Grid, context: Context) -> None:
-            sampling = CohortSampling(APART, seed=5, clients=COHORT)
-            private = PrivQuantStrategy(
-                fedavg(), plan, sampling=sampling, simulated=True, max_failed_rounds=ROUNDS
-            )
-            strategies.append(private)
-            model = ArrayRecord({"x": Array(np.zeros(64, np.float32))})
-            used = grid if killed_in is None else KillingGrid(grid, killed_in, sent=True)
-            CheckpointStrategy(private, tmp_path / "run.checkpoint").start(used, model, num_rounds=ROUNDS)
-
-        client = client_app([spy, PrivQuantMod(math.inf, max_delta=1e-5)])
-        if killed_in is None:
-            InlineEngine().run(server, client, Federation(POPULATION))
-        else:
-            with pytest.raises(Killed):
-                InlineEngine().run(server, client, Federation(POPULATION))
-        return spy
-
-    killed, resumed = run_until(3), run_until(None)
-    assert resumed.sent
-    assert set(killed.sent.values()).isdisjoint(resumed.sent.values())
-    assert set(killed.sent.values()).isdisjoint(resumed.got.values())
-    # Rounds of both are counted, each participation within the target.
-    spent = strategies[-1].ledger.statement(1e-5, in_sum=True)
-    assert 0.0 < spent.epsilon <= 8.0

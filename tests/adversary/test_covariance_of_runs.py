@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from fl_privquant.accounting import SecureSum, SimulatedSum
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy
-from fl_privquant.flower._messages.grids import GridWrapper
 from fl_privquant.flower.server.seed_relay import SeedRelay
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.flower.simulation._nodes import FIRST_NODE_ID
@@ -189,31 +188,11 @@ class KilledInRound(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class LateReplies(GridWrapper):
-    """A grid that gives one reply of each round to the next one."""
-
-    def __init__(self, grid: Grid) -> None:
-        super().__init__(grid)
-        self._late: list[Message] = []
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        sent = list(messages)
-        replies = list(super().send_and_receive(sent, timeout=timeout))
-        if not any("config" in message.content for message in sent):
-            return replies
-        late, self._late = self._late, replies[:1]
-        return [*replies[1:], *late]
-
-
 def observe(
     aggregation: Any,
     encoding: Any = None,
     mods: Sequence[Any] = (),
     inner: Any = None,
-    wrap_grid: Callable[[Grid], Grid] = lambda grid: grid,
-    lost_when: Any = None,
     checkpoint: Path | None = None,
     observer: Observer | None = None,
 ) -> tuple[Observer, PrivQuantStrategy]:
@@ -234,11 +213,10 @@ def observe(
     with observer.watch():
         simulate(
             private if checkpoint is None else CheckpointStrategy(private, checkpoint),
-            client_app([observer, *mods, mod], lost_when=lost_when or LoseTwo()),
+            client_app([observer, *mods, mod], lost_when=LoseTwo()),
             POPULATION,
             ROUNDS,
             {"x": np.zeros(DIMENSION, np.float32)},
-            wrap_grid=wrap_grid,
         )
     return observer, private
 
@@ -264,23 +242,6 @@ def test_clients_that_restart_pay_no_more(aggregation: Any) -> None:
     observer, _ = observe(aggregation, mods=[Restarting()])
     kept_from_their_seed = sum(len(nodes) > 0 for _, nodes, _ in observer.sums)
     assert kept_from_their_seed == ROUNDS - 1
-    assert 0.5 < observer.largest_cost() <= 1.0
-
-
-@SUMS
-def test_replies_that_are_late_are_in_no_sum_and_their_seeds_go_to_nobody(aggregation: Any) -> None:
-    def lose_one(client: int, number: int) -> bool:
-        return lost.setdefault(number, client) == client
-
-    lost: dict[int, int] = {}
-    observer, _ = observe(aggregation, wrap_grid=LateReplies, lost_when=lose_one)
-    for attempt, nodes, _ in observer.sums:
-        assert set(nodes) <= set(observer.asked[attempt])
-    in_sums = {(client, attempt) for attempt, nodes, _ in observer.sums for client in nodes}
-    late = {own for place, (own, _) in observer.codes.items() if place not in in_sums}
-    # The first reply of a round may be that of the lost client.
-    assert ROUNDS // 2 <= len(late) <= ROUNDS
-    assert late.isdisjoint(previous for _, previous in observer.codes.values())
     assert 0.5 < observer.largest_cost() <= 1.0
 
 

@@ -43,7 +43,7 @@ def with_less_noise(design: Any, factor: float) -> Any:
     return dataclasses.replace(pq.design("skellam", **parameters, cache=False), parameters=design.parameters)
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.97, 1.03])
+@pytest.mark.parametrize("factor", [0.5, 0.97])
 def test_no_file_makes_a_stated_figure_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:

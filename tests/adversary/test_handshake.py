@@ -1,29 +1,32 @@
 """Attacks on what the compact handshake rests on: keys of one round, shares that are derived, wrapped roots.
 
-A server replays keys and messages of an earlier round, uses what a dropout revealed in the next one, opens a
-round twice, reads corrections, or shows two lists of clients; clients wrap wrong roots.
+A server uses in the next round what a dropout revealed, opens a round twice, or has a state put back; clients
+wrap wrong roots.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fl_privquant.errors import InvalidUpdateError, SecureAggregationError
+from fl_privquant.errors import SecureAggregationError
 from fl_privquant.secagg import ClientRound, ServerRound
-from fl_privquant.secagg import client as client_module
 from fl_privquant.secagg._answer_log import AnsweredStages
-from fl_privquant.secagg.crypto import keys, shamir
-from fl_privquant.secagg.crypto.sharing import Seed, derive_share, holders_to_correct
+from fl_privquant.secagg.crypto import keys
 from fl_privquant.secagg.messages import Roster, SharedSeeds
-from tests.secagg.driver import CONTEXT, Lost, Round, open_round, shown
+from tests.secagg.driver import CONTEXT, Lost, Round, open_round
 
 NUM_CLIENTS = 8
 LOST = 10
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that do not remember what they have answered."""
+    monkeypatch.setattr(AnsweredStages, "claim", lambda *_: True)
 
 
 def second_round(round_: Round) -> Round:
@@ -78,38 +81,10 @@ def test_what_a_dropout_reveals_serves_in_no_other_round(signed: bool) -> None:
     np.testing.assert_array_equal(later.server.finish().total, later.expected(later.inputs))
 
 
-def test_a_key_whose_owner_was_lost_is_not_taken_in_a_later_round() -> None:
-    """The server shows the lost client's former key: nobody masks with a root that it knows."""
-    round_, _, revealed = with_a_dropout(signed=True)
-    former = round_.server._entries[LOST].public_key
-    later = second_round(round_)
-    victim = max(later.inputs)
-    roster = Roster.from_bytes(later.server.rosters()[victim])
-    stale = shown(roster, list(later.inputs), later.public_keys() | {LOST: former}, victim)
-    # The root depends on the victim's own key of this round, and on all keys that it was shown.
-    later.clients[victim].share_keys(stale.to_bytes())
-    assert bytes(later.clients[victim]._roots[LOST]) not in revealed.values()
-    # The former key's owner uses only the key that it drew for this round, whatever a roster shows.
-    assert later.clients[LOST]._advertised != former
-
-
-def test_advertisements_of_another_round_are_refused() -> None:
-    round_ = open_round(NUM_CLIENTS, signed=True, restore=False, until="share")
-    config = replace(round_.server._config, number=2)
-    later = ServerRound(config, round_.inputs)
-    assert not later.receive(LOST, round_.sent["KeyAdvertisement"][LOST])
-    assert "of round 1" in later.rejected[LOST]
-
-
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_round_that_is_opened_twice_has_other_masks(signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("forgetful")
+def test_a_round_that_is_opened_twice_has_other_masks(signed: bool) -> None:
     """The same invitation again, to clients that were put back and remember nothing: no mask repeats."""
-
-    class Forgetful(AnsweredStages):
-        def claim(self, *args: Any, **keywords: Any) -> bool:
-            return True
-
-    monkeypatch.setattr(client_module, "answered_stages", Forgetful())
     found = []
     round_ = open_round(5, signed=signed, restore=False)
     for _ in range(2):
@@ -129,123 +104,10 @@ def test_a_round_that_is_opened_twice_has_other_masks(signed: bool, monkeypatch:
     assert all(found[0][1][i] != found[1][1][i] for i in round_.inputs)
 
 
-# Shares that are derived and corrected
-
-
-def test_derived_shares_are_of_one_direction_and_one_pair() -> None:
-    pair, other = bytes(range(32)), bytes(range(1, 33))
-    shares = [
-        derive_share(pair, 3, 10),
-        derive_share(pair, 10, 3),
-        derive_share(pair, 3, 17),
-        derive_share(other, 3, 10),
-    ]
-    assert len(set(shares)) == 4
-    assert all(len(share) == 2 * shamir.SHARE_BYTES and shamir.are_shares(share) for share in shares)
-    # The two seeds have shares of their own.
-    assert shares[0][: shamir.SHARE_BYTES] != shares[0][shamir.SHARE_BYTES :]
-
-
-def test_a_threshold_of_holders_opens_a_seed_and_one_less_does_not() -> None:
-    """Whichever of them derive right shares, and whichever derive shares that are corrected."""
-    round_ = open_round(NUM_CLIENTS, restore=False, until="mask")
-    threshold, dealer = round_.server.graph_parameters.threshold, 24
-    assert threshold == 5
-    seed = bytes(round_.clients[dealer]._seed)
-    points = round_.server._dealt.points[dealer]
-    revealed = {
-        i: bytes(client._held_shares[dealer][: shamir.SHARE_BYTES]) for i, client in round_.clients.items()
-    }
-    shares = round_.server._dealt.shares(dealer, revealed, Seed.SELF_MASK)
-    rows = {point: np.frombuffer(share, np.uint8) for point, share in shares.items()}
-    assert {points[i] for i in holders_to_correct(dealer, list(points), threshold)} == {5, 6, 7, 8}
-
-    def opened(taken: tuple[int, ...]) -> bytes | None:
-        try:
-            return bytes(shamir.combine(taken, np.stack([rows[x] for x in taken])))
-        except InvalidUpdateError:
-            return None
-
-    assert {opened(taken) for taken in itertools.combinations(rows, threshold)} == {seed}
-    assert seed not in {opened(taken) for taken in itertools.combinations(rows, threshold - 1)}
-
-
-def test_corrections_fit_every_seed_to_whoever_knows_fewer_shares_than_the_threshold() -> None:
-    """With the shares of four holders (of a threshold of five), all corrections and any seed there are shares
-    that the others could have derived: what is sent says nothing about the seed.
-    """
-    round_ = open_round(NUM_CLIENTS, restore=False, until="mask")
-    dealt, dealer = round_.server._dealt, 24
-    points, size = dealt.points[dealer], shamir.SHARE_BYTES
-    revealed = {
-        i: bytes(client._held_shares[dealer][:size]) for i, client in round_.clients.items() if i != dealer
-    }
-    # One corrupt holder whose share is corrected, and three whose share is right as it is.
-    corrupt = [3, 10, 17, 52]
-    known = dealt.shares(dealer, {i: revealed[i] for i in corrupt}, Seed.SELF_MASK)
-    corrections = dict(
-        zip(dealt._holders_to_correct(dealer), dealt.messages[dealer].corrections, strict=True)
-    )
-    for other_seed in (bytes(16), bytes(range(16))):
-        at_zero = np.array([shamir._to_limbs(other_seed)], dtype=np.uint64)
-        values = {point: np.frombuffer(share, "<u4").astype(np.uint64) for point, share in known.items()}
-        for holder in revealed.keys() - set(corrupt):
-            share = _interpolated({0: at_zero[0], **values}, points[holder])
-            derived = (
-                shamir.subtract_shares(share, corrections[holder][:size]) if holder in corrections else share
-            )
-            assert shamir.are_shares(derived)
-            if holder in corrections:
-                assert shamir.add_corrections(derived, corrections[holder][:size]) == share
-
-
-def _interpolated(values: dict[int, Any], at: int) -> bytes:
-    """The value of the polynomials through these points, in integers of any size."""
-    total = [0] * 5
-    for x, row in values.items():
-        weight = 1
-        for y in values:
-            if y != x:
-                weight = weight * (at - y) * pow(x - y, -1, shamir.PRIME) % shamir.PRIME
-        total = [(t + weight * int(v)) % shamir.PRIME for t, v in zip(total, row, strict=True)]
-    return np.array(total, dtype="<u4").tobytes()
-
-
-@pytest.mark.parametrize("lists", [1, 2])
-def test_two_lists_of_clients(lists: int) -> None:
-    """Twelve clients are shown one list, eight another; all mask, and the server is given every self mask.
-
-    With two lists, which differ in the key of one corrupt client, the masks between the groups do not cancel,
-    and the sum stays closed; with one list it opens.
-    """
-    round_ = open_round(20, dimension=50, max_code=1, width=20, signed=True, restore=False, until="share")
-    clients, server = list(round_.inputs), round_.server
-    second = clients[12:] if lists == 2 else []
-    rosters = {i: Roster.from_bytes(data) for i, data in server.rosters().items()}
-    own_keys = round_.public_keys()
-    other_keys = own_keys | {clients[0]: keys.public_key(keys.draw_secret())}
-    for i in clients:
-        told = other_keys if i in second else own_keys
-        round_.clients[i].share_keys(shown(rosters[i], clients, told, i).to_bytes())
-    roots = secrets_of_masks(round_)
-    left = round_.bare_sum(width=20, dimension=50)
-    assert (np.count_nonzero(left) > 45) == (lists == 2)
-    assert left.any() == (lists == 2)
-    between = [(i, j) for i in clients[:12] for j in second]
-    assert all(roots[i, j] != roots[j, i] for i, j in between)
-
-
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_state_that_is_put_back_and_shares_again_says_the_same(
-    signed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("forgetful")
+def test_a_state_that_is_put_back_and_shares_again_says_the_same(signed: bool) -> None:
     """Corrections of two seeds under the same derived shares would tell the difference of the seeds."""
-
-    class Forgetful(AnsweredStages):
-        def claim(self, *args: Any, **keywords: Any) -> bool:
-            return True
-
-    monkeypatch.setattr(client_module, "answered_stages", Forgetful())
     round_ = open_round(NUM_CLIENTS, signed=signed, restore=False, until="share")
     roster, stored = round_.server.rosters()[LOST], round_.clients[LOST].to_bytes()
     first, again = (
@@ -260,9 +122,6 @@ def test_a_state_that_is_put_back_and_shares_again_says_the_same(
         {message.seed_commitment, message.wrapping_commitment, *message.corrections} for message in (one, two)
     ]
     assert not told_by_each[0] & told_by_each[1]
-
-
-# Roots that are wrapped
 
 
 def test_what_is_wrapped_shows_no_root_and_opens_with_the_wrapping_seed_only(
@@ -306,18 +165,3 @@ def test_a_lost_client_that_wrapped_wrong_roots_spoils_the_sum_and_nothing_else(
     round_.unmask()
     with pytest.raises(SecureAggregationError, match="exceeds what the clients' codes can add up to"):
         round_.server.finish()
-
-
-@pytest.mark.parametrize("change", ["fewer roots", "fewer shares"])
-def test_messages_without_a_root_or_a_share_for_everybody_are_refused(change: str) -> None:
-    round_ = open_round(NUM_CLIENTS, restore=False, until="share")
-    roster = round_.server.rosters()[LOST]
-    message = SharedSeeds.from_bytes(round_.clients[LOST].share_keys(roster))
-    wrong = (
-        replace(message, sealed_roots=message.sealed_roots[1:])
-        if change == "fewer roots"
-        else replace(message, corrections=message.corrections[1:])
-    )
-    assert not round_.server.receive(LOST, wrong.to_bytes())
-    assert "neighbors" in round_.server.rejected[LOST]
-    assert round_.server.receive(LOST, message.to_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -27,13 +28,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the same task with more noise."""
-    overrides = "mechanism=rounded_gaussian mechanism.epsilon=0.5 secagg=on"
-    return finish_run(overrides, tmp_path_factory.mktemp("other"))
-
-
-@pytest.fixture(scope="module")
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a target, whose updates have an L2 norm, stated by zero-out."""
     overrides = "mechanism=rounded_gaussian secagg=simulated privacy.epsilon=4 privacy.relation=zero-out"
@@ -43,11 +37,6 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "run"))
-
-
-@pytest.fixture
-def clipped_folder(clipped: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(clipped, tmp_path / "clipped"))
 
 
 def _configure(folder: Path, section: str, key: str, value: Any) -> None:
@@ -71,12 +60,6 @@ def _name_of(mechanism: bytes) -> str:
     return hashlib.sha256(mechanism).hexdigest()[:32]
 
 
-def _replace(folder: Path, name: str, old: str, new: str) -> None:
-    text = (folder / name).read_text()
-    assert old in text
-    (folder / name).write_text(text.replace(old, new, 1))
-
-
 def _edit(folder: Path, change: Callable[[Files], Any]) -> None:
     files = read_files(folder)
     change(files)
@@ -94,28 +77,24 @@ def test_the_honest_folder_is_confirmed(folder):
     assert check(folder) == []
 
 
-@pytest.mark.parametrize("name", ["ledger.json", "provenance.json", "rounds.csv", "mechanism.pqm"])
-def test_links_are_refused(folder, run, name):
-    """They could change after the check, or never end."""
-    (folder / name).unlink()
-    (folder / name).symlink_to(run / name)
-    _refuse(folder, "not a plain file")
-    (folder / name).unlink()
-    (folder / name).symlink_to("/dev/zero")
-    _refuse(folder, "not a plain file")
+def _refuse_to_read(path: Path) -> None:
+    _refuse(path.parent, "not a plain file")
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_pipes_and_folders_in_place_of_files_are_refused(folder):
-    (folder / "summary.json").unlink()
-    os.mkfifo(folder / "summary.json")
-    _refuse(folder, "not a plain file")
-    (folder / "summary.json").unlink()
-    (folder / "summary.json").mkdir()
-    _refuse(folder, "not a plain file")
-
-
-def test_files_that_are_too_large_are_refused_unread(folder):
-    with (folder / "config.json").open("r+b") as file:
+@pytest.mark.parametrize("name", ["ledger.json", "rounds.csv", "mechanism.pqm", "summary.json"])
+def test_what_is_no_plain_file_is_refused(folder, run, name):
+    """It could change after the check, or never end."""
+    path = folder / name
+    path.unlink()
+    for target in (run / name, Path("/dev/zero")):
+        path.symlink_to(target)
+        _refuse_to_read(path)
+    os.mkfifo(path)
+    _refuse_to_read(path)
+    path.mkdir()
+    _refuse_to_read(path)
+    with path.open("wb") as file:
         file.truncate(1 << 40)
     _refuse(folder, "not a plain file of less than")
 
@@ -123,19 +102,25 @@ def test_files_that_are_too_large_are_refused_unread(folder):
 _NUMBERS = [_MANY_DIGITS, "NaN", "-Infinity", "1e999", "true", '"1"', "null", "-1", "[]", "{}"]
 
 
-@pytest.mark.parametrize("number", _NUMBERS, ids=lambda number: number[:9])
+def _refuse_numbers(folder: Path, name: str, content: Any, numbers: list[str]) -> None:
+    """Put each of them where the content says HERE."""
+    text = json.dumps(content)
+    for number in numbers:
+        (folder / name).write_text(text.replace('"HERE"', number))
+        _refuse(folder)
+
+
 @pytest.mark.parametrize("key", ["epsilon", "delta"])
-def test_figures_that_are_no_numbers_are_refused(folder, key, number):
+def test_figures_that_are_no_numbers_are_refused(folder, key):
     provenance = json.loads((folder / "provenance.json").read_text())
     provenance["statements"][-1][key] = "HERE"
-    (folder / "provenance.json").write_text(json.dumps(provenance).replace('"HERE"', number))
-    _refuse(folder)
+    _refuse_numbers(folder, "provenance.json", provenance, _NUMBERS)
 
 
-@pytest.mark.parametrize("number", [*_NUMBERS, "0", "1.5", "281474976710656"], ids=lambda number: number[:9])
 @pytest.mark.parametrize("place", ["history", "shown", "honest", "last"])
-def test_counts_that_are_no_counts_are_refused(folder, place, number):
+def test_counts_that_are_no_counts_are_refused(folder, place):
     ledger = json.loads((folder / "ledger.json").read_text())
+    numbers = [*_NUMBERS, "0", "1.5", "281474976710656"]
     if place == "history":
         ledger["nodes"][0][0][0][1] = "HERE"
     elif place == "shown":
@@ -143,24 +128,10 @@ def test_counts_that_are_no_counts_are_refused(folder, place, number):
     elif place == "honest":
         ledger["kinds"][0][1] = "HERE"
     else:
+        # It is 0.
         ledger["last"] = "HERE"
-    text = json.dumps(ledger)
-    (folder / "ledger.json").write_text(text.replace('"HERE"', number))
-    if (place, number) == ("last", "0"):  # as it is
-        assert check(folder) == []
-    else:
-        _refuse(folder)
-
-
-@pytest.mark.parametrize("delta", [0.0, 0.1, 1.0, 2.0])
-def test_deltas_that_promise_nothing_or_everything_are_refused(folder, delta):
-    _edit(folder, lambda files: files["provenance"]["statements"][-1].update(delta=delta))
-    _refuse(folder, "δ")
-
-
-def test_a_key_that_is_there_twice_is_refused(folder):
-    _replace(folder, "provenance.json", '"epsilon":', '"epsilon": 0.1, "epsilon":')
-    _refuse(folder, "twice")
+        numbers.remove("0")
+    _refuse_numbers(folder, "ledger.json", ledger, numbers)
 
 
 @pytest.mark.parametrize("key", ["nodes", "shown", "kinds", "rounds", "mechanisms", "last"])
@@ -173,93 +144,133 @@ def test_missing_and_empty_entries_of_the_ledger_are_refused(folder, key):
         _refuse(folder)
 
 
-def test_statements_that_are_left_out_are_missed_in_the_summary(folder):
-    _edit(folder, lambda files: files["provenance"]["statements"].pop())
-    _refuse(folder, "is not stated")
-    _edit(folder, lambda files: files["provenance"]["statements"].clear())
-    _refuse(folder)
+def _set_delta(delta: float) -> Callable[[Files], Any]:
+    return lambda files: files["provenance"]["statements"][-1].update(delta=delta)
 
 
-def test_the_ledger_of_a_run_with_more_noise_is_refused(folder, other):
-    shutil.copy(other / "ledger.json", folder / "ledger.json")
-    _edit(folder, lambda files: [state(files, 0.55, "client total", view) for view in ("local", "aggregate")])
-    _refuse(folder)
-
-
-def test_another_mechanism_file_is_refused(folder, other):
-    shutil.copy(other / "mechanism.pqm", folder / "mechanism.pqm")
-    _refuse(folder)
-
-
-def test_a_kind_that_was_never_released_does_not_hide_a_client(folder):
+def _charge_larger_sums(files: Files) -> None:
     """Clients are charged with sums of a million, which no round had."""
-
-    def change(files: Files) -> None:
-        kind = files["ledger"]["kinds"][0]
-        files["ledger"]["kinds"].append([kind[0], 10**6, *kind[2:]])
-        files["ledger"]["nodes"][0][0] = [[1, 2]]
-        state(files, 0.5, "client total", "aggregate")
-
-    _edit(folder, change)
-    _refuse(folder, "never made")
+    kind = files["ledger"]["kinds"][0]
+    files["ledger"]["kinds"].append([kind[0], 10**6, *kind[2:]])
+    files["ledger"]["nodes"][0][0] = [[1, 2]]
+    state(files, 0.5, "client total", "aggregate")
 
 
-def test_clients_that_do_not_exist_do_not_share_the_requests(folder):
+def _share_requests(files: Files) -> None:
     """Fourteen names with one request each, in place of seven with two."""
-
-    def change(files: Files) -> None:
-        files["ledger"]["nodes"] = [[[[0, 1]], 2, list(range(14))]]
-        state(files, 0.7, "client total", "aggregate")
-
-    _edit(folder, change)
-    _refuse(folder, "14 of 7 clients")
+    files["ledger"]["nodes"] = [[[[0, 1]], 2, list(range(14))]]
+    state(files, 0.7, "client total", "aggregate")
 
 
-def test_a_sum_of_fewer_honest_clients_is_not_said_to_be_as_private(folder):
-    def change(files: Files) -> None:
-        for line in files["provenance"]["statements"]:
-            line["view"] = line["view"].replace("aggregate of 6", "aggregate of 2")
-
-    _edit(folder, change)
-    _refuse(folder, "aggregate of 2")
+def _name_fewer_honest(files: Files) -> None:
+    for line in files["provenance"]["statements"]:
+        line["view"] = line["view"].replace("aggregate of 6", "aggregate of 2")
 
 
-def test_nested_lists_and_bytes_that_are_no_text_are_refused(folder):
-    (folder / "summary.json").write_text("[" * 200_000)
-    _refuse(folder, "cannot be read")
-    (folder / "summary.json").write_bytes(b"\xff\xfe\x00")
-    _refuse(folder, "cannot be read")
-
-
-def test_a_mechanism_of_enormous_size_is_refused(folder):
-    """Its header says so, with the right checksum and name."""
-
-    def change(files: Files) -> None:
-        _add_mechanism(files, kind="table", levels=1 << 60, rows=1 << 60)
-
-    _edit(folder, change)
-    _refuse(folder, "cannot be read")
-
-
-def test_a_mechanism_that_was_never_used_is_not_charged(folder):
+def _charge_another_mechanism(files: Files) -> None:
     """Clients were asked for the run's own mechanism, and are charged for one with fifty times the noise."""
+    name = _name_of(_add_mechanism(files, spacing=(200.0).hex()))
+    ledger = files["ledger"]
+    ledger["kinds"].append([f"{name} 37 - - - -", None, None, None])
+    ledger["shown"].append([1, 2])
+    ledger["nodes"][0][0], ledger["last"] = [[1, 2]], 1
+    for unit, view in itertools.product(("round", "total"), ("local", "aggregate")):
+        state(files, 0.1, f"client {unit}", view)
+
+
+def _reply_less(replies: str) -> Callable[[Files], None]:
+    """A negative number would make up for a request that is lost."""
 
     def change(files: Files) -> None:
-        name = _name_of(_add_mechanism(files, spacing=(200.0).hex()))
-        ledger = files["ledger"]
-        ledger["kinds"].append([f"{name} 37 - - - -", None, None, None])
-        ledger["shown"].append([1, 2])
-        ledger["nodes"][0][0], ledger["last"] = [[1, 2]], 1
-        for unit, view in (
-            ("round", "local"),
-            ("round", "aggregate"),
-            ("total", "local"),
-            ("total", "aggregate"),
-        ):
-            state(files, 0.1, f"client {unit}", view)
+        files["rows"][0]["num_replies"] = replies
+        files["ledger"]["nodes"][0][0] = [[0, 1]]
+        for view in ("local", "aggregate"):
+            state(files, 0.7, "client total", view)
 
+    return change
+
+
+def _repeat_a_round(files: Files) -> None:
+    files["rows"].append(dict(files["rows"][-1], num_replies="0"))
+    files["ledger"]["nodes"][0][2].pop()
+
+
+def _call_local_a_sum(files: Files) -> None:
+    lines = files["provenance"]["statements"]
+    for local, summed in zip(lines[1::2], lines[2::2], strict=True):
+        state(files, summed["epsilon"] / local["epsilon"], local["unit"], "local")
+        local["view"] = "local of 6"
+
+
+def _claim_a_trusted_server(files: Files) -> None:
+    files["ledger"]["central"] = {"deviation": 1e6, "l2_clip": 1.0}
+    line = {"unit": "client total", "view": "central", "relation": "replace-one"}
+    files["provenance"]["statements"].append({**line, "epsilon": 0.01, "delta": 1e-5})
+
+
+def _promise_without_delta(delta: float) -> Callable[[Files], None]:
+    """However large the stated ε is, noise is never private without a δ."""
+
+    def change(files: Files) -> None:
+        line = files["provenance"]["statements"][3]
+        state(files, 1e6 / line["epsilon"], line["unit"], "local")
+        line["delta"] = delta
+
+    return change
+
+
+FORGERIES: dict[str, tuple[Callable[[Files], Any], str]] = {
+    **{f"a delta of {delta}": (_set_delta(delta), "δ") for delta in (0.0, 0.1, 1.0, 2.0)},
+    "a statement left out": (lambda files: files["provenance"]["statements"].pop(), "is not stated"),
+    "no statements": (lambda files: files["provenance"]["statements"].clear(), "."),
+    "a sum that never was": (_charge_larger_sums, "never made"),
+    "more names than clients": (_share_requests, "14 of 7 clients"),
+    "a sum of fewer honest clients": (_name_fewer_honest, "aggregate of 2"),
+    "a mechanism of enormous size": (
+        lambda files: _add_mechanism(files, kind="table", levels=1 << 60, rows=1 << 60),
+        "cannot be read",
+    ),
+    "a mechanism that was never used": (_charge_another_mechanism, "never made"),
+    **{f"{replies} replies": (_reply_less(replies), ".") for replies in ("-7", "1e9", "7.0", "9999999999")},
+    "a round twice": (_repeat_a_round, "twice"),
+    "a local view of a sum": (_call_local_a_sum, "no such relation or view"),
+    "a trusted server": (_claim_a_trusted_server, "no noise"),
+    **{f"noise with δ = {delta}": (_promise_without_delta(delta), "has δ") for delta in (0.0, 1e-20)},
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_folders_are_refused(folder, name):
+    change, reason = FORGERIES[name]
     _edit(folder, change)
-    _refuse(folder, "never made")
+    _refuse(folder, reason)
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b"\xff\xfe\x00"], ids=["nested lists", "no text"])
+def test_texts_that_cannot_be_read_are_refused(folder, text):
+    (folder / "summary.json").write_bytes(text)
+    _refuse(folder, "cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "reason"),
+    [
+        ("provenance.json", '"epsilon":', '"epsilon": 0.1, "epsilon":', "twice"),
+        # Records are not drawn where clients are the unit.
+        ("ledger.json", " 37 - - - -", " 37 - - 0x1.0p-3 0x1.0p-3", "fewer coordinates or records"),
+    ],
+)
+def test_edited_texts_are_refused(folder, file, old, new, reason):
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    _refuse(folder, reason)
+
+
+def test_columns_that_are_there_twice_are_refused(folder):
+    rows = (folder / "rounds.csv").read_text()
+    (folder / "rounds.csv").write_text("\n".join(f"{line},{line}" for line in rows.splitlines()))
+    _refuse(folder, "twice")
 
 
 def test_a_coordinate_of_a_mechanism_that_was_never_used_is_not_stated(folder):
@@ -281,114 +292,19 @@ def test_a_lattice_so_coarse_that_rounding_does_not_hide_is_refused(folder):
         del files["ledger"]["mechanisms"][old]
         files["ledger"] = json.loads(json.dumps(files["ledger"]).replace(old, _name_of(mechanism)))
         # So that only the sum's statements are refused.
+        files["provenance"]["certified_epsilon"] = math.inf
         for line in files["provenance"]["statements"]:
             line["epsilon"] = 700.0 if line["view"] == "aggregate of 6" else math.inf
 
     _edit(folder, change)
-    provenance = json.loads((folder / "provenance.json").read_text())
-    provenance["certified_epsilon"] = math.inf
-    (folder / "provenance.json").write_text(json.dumps(provenance))
     _refuse(folder, "aggregate of 6")
 
 
-@pytest.mark.parametrize("replies", ["-7", "1e9", "7.0", "9999999999"])
-def test_replies_that_are_no_count_are_refused(folder, replies):
-    """A negative one would make up for a request that is lost."""
-
-    def change(files: Files) -> None:
-        files["rows"][0]["num_replies"] = replies
-        files["ledger"]["nodes"][0][0] = [[0, 1]]
-        for view in ("local", "aggregate"):
-            state(files, 0.7, "client total", view)
-
-    _edit(folder, change)
-    _refuse(folder)
-
-
-def test_rounds_and_columns_that_are_there_twice_are_refused(folder):
-    def change(files: Files) -> None:
-        files["rows"].append(dict(files["rows"][-1], num_replies="0"))
-        files["ledger"]["nodes"][0][2].pop()
-
-    rows = (folder / "rounds.csv").read_text()
-    _edit(folder, change)
-    _refuse(folder, "twice")
-    (folder / "rounds.csv").write_text("\n".join(f"{line},{line}" for line in rows.splitlines()))
-    _refuse(folder, "twice")
-
-
-def test_a_local_view_is_not_that_of_a_sum(folder):
-    def change(files: Files) -> None:
-        lines = files["provenance"]["statements"]
-        for local, summed in zip(lines[1::2], lines[2::2], strict=True):
-            state(files, summed["epsilon"] / local["epsilon"], local["unit"], "local")
-            local["view"] = "local of 6"
-
-    _edit(folder, change)
-    _refuse(folder, "no such relation or view")
-
-
-@pytest.mark.parametrize("share", [-3, -1e-3, True, "0", math.nan])
-def test_a_share_of_corrupt_clients_that_is_no_share_is_refused(folder, share):
-    _configure(folder, "secagg", "corrupt_fraction", share)
+def test_a_share_of_corrupt_clients_that_is_no_share_is_refused(folder):
     _edit(folder, lambda files: files["ledger"]["kinds"][0].__setitem__(1, 26))
-    _refuse(folder)
-
-
-@pytest.mark.parametrize("norm", ["0x1.0p-1", "-0x1.0p+0", "nan", "inf"])
-def test_a_norm_that_the_run_did_not_have_is_refused(folder, clipped_folder, norm):
-    """Where updates have no norm, and where they have another one."""
-    for each in (folder, clipped_folder):
-        ledger = json.loads((each / "ledger.json").read_text())
-        name, dimension, old, *others = ledger["kinds"][0][0].split(" ")
-        texts = [" ".join([name, dimension, bound, *others]) for bound in (old, norm)]
-        (each / "ledger.json").write_text(json.dumps(ledger).replace(*texts))
-        if (each, norm) != (clipped_folder, "inf"):
-            _refuse(each, "ledger: ")
-
-
-def test_records_are_not_drawn_where_clients_are_the_unit(folder):
-    ledger = (folder / "ledger.json").read_text()
-    (folder / "ledger.json").write_text(ledger.replace(" 37 - - - -", " 37 - - 0x1.0p-3 0x1.0p-3"))
-    _refuse(folder, "fewer coordinates or records")
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("relation_client_total", "replace-one"), ("delta_client_total", "1e-12"), ("num_clients", "14")],
-)
-def test_figures_of_another_relation_delta_or_size_are_refused(clipped_folder, column, value):
-    def change(files: Files) -> None:
-        for row in (files["summary"], files["rows"][-1]):
-            row[column] = type(row[column])(value)
-
-    _edit(clipped_folder, change)
-    _refuse(clipped_folder)
-
-
-@pytest.mark.parametrize(("key", "value"), [("certified_epsilon", 0.01), ("delta", 0.0), ("statements", [])])
-def test_what_the_provenance_says_beside_its_statements_is_compared(folder, key, value):
-    _edit(folder, lambda files: files["provenance"].update({key: value}))
-    _refuse(folder)
-
-
-def test_the_figure_of_a_coordinate_is_its_own(clipped_folder):
-    def change(files: Files) -> None:
-        for row in (files["summary"], files["rows"][-1]):
-            row["epsilon_coordinate"] = files["provenance"]["statements"][2]["epsilon"]
-
-    _edit(clipped_folder, change)
-    _refuse(clipped_folder, "epsilon_coordinate")
-
-
-def test_a_trusted_server_that_was_not_there_adds_no_noise(folder):
-    def change(files: Files) -> None:
-        files["ledger"]["central"] = {"deviation": 1e6, "l2_clip": 1.0}
-        line = {"unit": "client total", "view": "central", "relation": "replace-one"}
-        files["provenance"]["statements"].append({**line, "epsilon": 0.01, "delta": 1e-5})
-
-    _edit(folder, change)
-    _refuse(folder, "no noise")
+    for share in (-3, -1e-3, True, "0", math.nan):
+        _configure(folder, "secagg", "corrupt_fraction", share)
+        _refuse(folder)
 
 
 def test_more_clients_than_there_were_do_not_share_the_requests(folder):
@@ -397,14 +313,34 @@ def test_more_clients_than_there_were_do_not_share_the_requests(folder):
     _refuse(folder, "14 of 14 clients")
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-20])
-def test_noise_is_never_private_without_a_delta(folder, delta):
-    """However large the stated ε is."""
+@pytest.mark.parametrize("norm", ["0x1.0p-1", "-0x1.0p+0", "nan", "inf"])
+def test_a_norm_that_the_run_did_not_have_is_refused(run, clipped, tmp_path, norm):
+    """Where updates have no norm, and where they have another one."""
+    for honest in (run, clipped) if norm != "inf" else (run,):
+        folder = Path(shutil.copytree(honest, tmp_path / honest.parent.parent.name))
+        ledger = json.loads((folder / "ledger.json").read_text())
+        name, dimension, old, *others = ledger["kinds"][0][0].split(" ")
+        texts = [" ".join([name, dimension, bound, *others]) for bound in (old, norm)]
+        (folder / "ledger.json").write_text(json.dumps(ledger).replace(*texts))
+        _refuse(folder, "ledger: ")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("relation_client_total", "replace-one"),
+        ("delta_client_total", "1e-12"),
+        ("num_clients", "14"),
+        ("epsilon_coordinate", None),
+    ],
+)
+def test_figures_of_another_relation_delta_size_or_unit_are_refused(clipped, tmp_path, column, value):
+    folder = Path(shutil.copytree(clipped, tmp_path / "run"))
 
     def change(files: Files) -> None:
-        line = files["provenance"]["statements"][3]
-        state(files, 1e6 / line["epsilon"], line["unit"], "local")
-        line["delta"] = delta
+        total = files["provenance"]["statements"][2]["epsilon"]
+        for row in (files["summary"], files["rows"][-1]):
+            row[column] = total if value is None else type(row[column])(value)
 
     _edit(folder, change)
-    _refuse(folder, "has δ")
+    _refuse(folder, "epsilon_coordinate" if value is None else ".")

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +24,6 @@ from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.protocol import Reply, Request
 from fl_privquant.flower.client.ledger import ClientLedger
-from fl_privquant.packing.pack import unpack_indices
 from tests.flower.asking import client
 
 FEATURES = 8
@@ -211,29 +208,31 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("name", HOSTILE_DATA)
 def test_whatever_the_app_does_the_answer_is_one_release(
-    mechanism: pq.Mechanism, name: str, request_name: str, flower_log: Any
+    mechanism: pq.Mechanism, name: str, flower_log: Any
 ) -> None:
-    changes = REQUESTS[request_name]
-    mod, context, twin = PrivQuantMod(1.0), client(), client()
-    arrays = weights(gain=1.0)
-    message = ask(arrays, mechanism, 1, **changes)
-    bad = mod(message, context, HOSTILE_DATA[name])
-    good = mod(ask(arrays, mechanism, 1, **changes), twin, relu_step(np.ones(FEATURES, np.float32)))
-    assert everything(bad) == everything(good)
-    assert len(ClientLedger(context)) == len(ClientLedger(twin)) == 1
-    assert ClientLedger(context).statement(1e-5) == ClientLedger(twin).statement(1e-5)
-    # The state that Flower stores has it, too.
-    assert len(context.state["privquant-ledger"]) == 1
+    # What is asked for decides nothing of this; each kind of request is asked with some of the data.
+    names = list(REQUESTS)
+    for request_name in ("plain", names[list(HOSTILE_DATA).index(name) % len(names)]):
+        changes = REQUESTS[request_name]
+        mod, context, twin = PrivQuantMod(1.0), client(), client()
+        arrays = weights(gain=1.0)
+        bad = mod(ask(arrays, mechanism, 1, **changes), context, HOSTILE_DATA[name])
+        good = mod(ask(arrays, mechanism, 1, **changes), twin, relu_step(np.ones(FEATURES, np.float32)))
+        assert everything(bad) == everything(good)
+        assert len(ClientLedger(context)) == len(ClientLedger(twin)) == 1
+        assert ClientLedger(context).statement(1e-5) == ClientLedger(twin).statement(1e-5)
+        # The state that Flower stores has it, too.
+        assert len(context.state["privquant-ledger"]) == 1
+        # Nothing of what the app said is in what leaves.
+        assert "0.7" not in repr(bad.content["privquant-reply"])
     assert "zeros are released" in flower_log.text
-    # Nothing of what the app said is in what leaves.
-    assert "0.7" not in repr(bad.content["privquant-reply"])
 
 
-@pytest.mark.parametrize("changes", REQUESTS.values(), ids=REQUESTS)
-def test_zeros_are_what_is_encoded(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", REQUESTS)
+def test_zeros_are_what_is_encoded(name: str) -> None:
+    changes = REQUESTS[name]
     # A mechanism that adds nothing shows what went in: every coordinate, and a vote for neither side.
     plain = pq.design("none", fixed_point_bits=20)
     message = ask(weights(gain=1.0), plain, 1, **changes)
@@ -246,18 +245,16 @@ def test_zeros_are_what_is_encoded(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "gaussian", "discrete_gaussian", "cldp_l2", "vqsgd_private", "pbm"])
-@pytest.mark.parametrize("model", ["finite", "NaN", "huge"])
-def test_every_kind_of_payload_has_zeros(kind: str, model: str) -> None:
+def test_every_kind_of_payload_has_zeros(kind: str) -> None:
     options = {"none": {}, "gaussian": {"delta": 1e-5}, "discrete_gaussian": {"delta": 1e-5}}
     sent = pq.design(kind, **({"epsilon": 1.0} if kind != "none" else {}), **options.get(kind, {}))
-    arrays = weights(gain=1.0)
-    arrays["rest"][:] = {"finite": 0.0, "NaN": np.nan, "huge": 3e38}[model]
-    mod = PrivQuantMod(math.inf, max_delta=0.5)
-    contexts = [client(), client()]
-    apps = (HOSTILE_DATA["raises"], relu_step(np.ones(FEATURES, np.float32)))
-    pairs = zip(contexts, apps, strict=True)
-    failed, moved = (everything(mod(ask(arrays, sent, 1), context, app)) for context, app in pairs)
-    assert failed == moved
+    for value in (0.0, np.nan, 3e38):
+        arrays = weights(gain=1.0)
+        arrays["rest"][:] = value
+        mod = PrivQuantMod(math.inf, max_delta=0.5)
+        apps = (HOSTILE_DATA["raises"], relu_step(np.ones(FEATURES, np.float32)))
+        failed, moved = (everything(mod(ask(arrays, sent, 1), client(), app)) for app in apps)
+        assert failed == moved
 
 
 def test_an_interrupt_by_the_owner_is_not_caught(mechanism: pq.Mechanism) -> None:
@@ -266,42 +263,3 @@ def test_an_interrupt_by_the_owner_is_not_caught(mechanism: pq.Mechanism) -> Non
         PrivQuantMod(1.0)(ask(weights(), mechanism, 1), context, fails(KeyboardInterrupt()))
     # Nothing left, and the ledger counts it all the same.
     assert len(ClientLedger(context)) == 1
-
-
-def test_zeros_and_updates_are_as_hard_to_tell_apart_as_the_distribution_says(
-    mechanism: pq.Mechanism,
-) -> None:
-    """Frequencies of codes of a failed and of a moved client differ by the certified ratio at most."""
-    size = 20_000
-
-    def frequencies(app: App) -> np.ndarray:
-        message = ask({"first": np.zeros(size, np.float32)}, mechanism, 1)
-        payload = Reply.from_content(PrivQuantMod(1.0)(message, client(), app).content).payload
-        return np.bincount(unpack_indices(payload, 4, size), minlength=4) / size
-
-    failed = frequencies(HOSTILE_DATA["raises"])
-    moved = frequencies(replies(lambda arrays: {"first": np.ones(size, np.float32)}))
-    # Each of eight frequencies is within 5 standard deviations of its probability: odds below 1 to 200 000.
-    room = 5.0 * np.sqrt(0.25 / size)
-    np.testing.assert_allclose(failed, mechanism.pmf(0.0)[0], atol=room)
-    np.testing.assert_allclose(moved, mechanism.pmf(1.0)[0], atol=room)
-    assert np.all(mechanism.pmf(1.0)[0] <= math.exp(mechanism.epsilon) * (1.0 + 1e-9) * mechanism.pmf(0.0)[0])
-
-
-def test_what_is_damaged_at_the_client_is_not_told(mechanism: pq.Mechanism, tmp_path: Any) -> None:
-    path = tmp_path / "secret-name.jsonl"
-    path.write_text(json.dumps({"who": "knows"}) + "\n")
-    mod = PrivQuantMod(1.0, ledger_file=path)
-    reply = mod(ask(weights(), mechanism, 1), client(), fails(AssertionError()))
-    assert reply.error.reason.startswith("LedgerDamagedError: ")
-    assert "secret-name" not in reply.error.reason
-    assert str(tmp_path) not in reply.error.reason
-
-
-def test_a_client_without_room_for_recursion_still_answers(mechanism: pq.Mechanism) -> None:
-    def deep(message: Message, context: Context) -> Message:
-        return deep(message, context)
-
-    limit = sys.getrecursionlimit()
-    assert PrivQuantMod(1.0)(ask(weights(), mechanism, 1), client(), deep).has_content()
-    assert sys.getrecursionlimit() == limit

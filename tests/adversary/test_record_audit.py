@@ -20,7 +20,7 @@ from fl_privquant.planning import Target
 from fl_privquant.planning.record_plan import RecordPlan
 from fl_privquant.sampling.stream import RandomStream
 
-SILOS, FEATURES, EPSILON, DELTA, TRIALS = 3, 11, 3.0, 0.01, 3000
+SILOS, FEATURES, EPSILON, DELTA, TRIALS = 3, 11, 3.0, 0.01, 1500
 CONFIDENCE = 0.99
 # In clips of a record. At about this one the bound is largest, by the law of what is seen.
 THRESHOLD = 1.7
@@ -85,5 +85,5 @@ def test_an_inserted_record_is_found_about_as_well_as_stated_and_never_better(pl
     # The bound is above the true epsilon with odds of at most 1 %.
     assert 0.5 * planned.statement.epsilon < bound <= planned.statement.epsilon
     # If gradients were three times as long, records would be told more easily than stated: it is noticed.
-    loud = opened_sums(planned, inserted=True, weight=3.0, trials=500)
+    loud = opened_sums(planned, inserted=True, weight=3.0, trials=300)
     assert lower_bound(loud, without) > planned.statement.epsilon

@@ -43,28 +43,20 @@ def ids(roster: Roster, clients: tuple[int, ...]) -> Roster:
 
 EVERYONE = tuple(7 * i + 3 for i in range(NUM_CLIENTS))
 
-REFUSED: dict[str, Callable[[Roster], Roster]] = {
-    "increase strictly": lambda r: ids(r, (*EVERYONE[:5], EVERYONE[4], *EVERYONE[6:])),
-    "has no known identity": lambda r: ids(r, (*EVERYONE[:-1], 10**6)),
-    "missing from its own roster": lambda r: ids(replace(r, num_clients=46), EVERYONE[1:]),
-    "a list of 46 clients, expected the 47": lambda r: replace(
-        r, present=Subset(NUM_CLIENTS, r.present.places[:-1])
-    ),
-    "could exceed the modulus": lambda r: ids(replace(r, num_clients=48), (*EVERYONE, 10**6)),
-    "too short": lambda r: replace(r, path=r.path[:-1]),
-    "too long": lambda r: replace(r, path=(*r.path, bytes(32))),
-    "public keys on the roster, expected": lambda r: replace(r, public_keys=r.public_keys[1:]),
-    "is on the roster twice": lambda r: replace(r, public_keys=(r.public_keys[1], *r.public_keys[1:])),
-}
 
-
-@pytest.mark.parametrize("reason", REFUSED)
-def test_rosters_that_a_client_refuses(reason: str) -> None:
-    """A client twice, an unknown one, the client left out, a wrong number, a path that fits no such tree."""
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r: ids(r, (*EVERYONE[:5], EVERYONE[4], *EVERYONE[6:])), "increase strictly"),
+        (lambda r: replace(r, path=r.path[:-1]), "too short"),
+        (lambda r: replace(r, path=(*r.path, bytes(32))), "too long"),
+    ],
+    ids=["a client twice", "short path", "long path"],
+)
+def test_rosters_that_a_client_refuses(change: Callable[[Roster], Roster], reason: str) -> None:
+    """More of them, of complete graphs, are in tests/secagg/test_refusals.py."""
     round_ = at("share", NUM_CLIENTS)
-    if reason == "could exceed the modulus":
-        round_.policies[VICTIM].known_identities[10**6] = bytes(32)  # type: ignore[index]
-    roster = REFUSED[reason](rosters(round_)[VICTIM])
+    roster = change(rosters(round_)[VICTIM])
     with pytest.raises((SecureAggregationError, InvalidUpdateError), match=reason):
         round_.client(VICTIM).share_keys(roster.to_bytes())
 
@@ -122,10 +114,9 @@ def test_a_key_that_is_shown_otherwise_than_in_the_tree_opens_nothing(shown_othe
     assert (np.count_nonzero(left) > 45) == left.any() == shown_otherwise
 
 
-@pytest.mark.parametrize("num_clients", [6, 47])
-def test_a_client_with_another_list_is_told_names_and_identities_in_full(num_clients: int) -> None:
+def test_a_client_with_another_list_is_told_names_and_identities_in_full() -> None:
     """A list with one client more: its roster is longer, and the sum is that of all."""
-    round_ = at("advertise", num_clients)
+    round_ = at("advertise", NUM_CLIENTS)
     longer = dict(round_.policies[VICTIM].known_identities or {}) | {10**6: bytes(range(32))}
     round_.policies[VICTIM] = replace(round_.policies[VICTIM], known_identities=longer)
     result = round_.run()
@@ -134,6 +125,29 @@ def test_a_client_with_another_list_is_told_names_and_identities_in_full(num_cli
     sizes = {i: len(data) for i, data in round_.sent["Roster"].items()}
     neighbors = len(round_.server._graph[VICTIM])
     assert sizes[VICTIM] - max(sizes[i] for i in sizes if i != VICTIM) > 32 * neighbors
+
+
+def test_the_graph_follows_from_all_keys() -> None:
+    """Another key anywhere, threshold, number of witnesses or round: another graph altogether."""
+    clients = list(range(5, 5 + 3 * 60, 3))
+    leaves = [keys.digest(bytes([i])) for i in range(60)]
+    listing = listing_digest(clients, merkle_root(leaves))
+    graph, other = GraphParameters(60, 32, 17), GraphParameters(60, 32, 18)
+    seeds = [
+        graph_digest(bytes(32), graph, 19, listing),
+        graph_digest(
+            bytes(32), graph, 19, listing_digest(clients, merkle_root([keys.digest(b"new"), *leaves[1:]]))
+        ),
+        graph_digest(bytes(32), graph, 19, listing_digest([4, *clients[1:]], merkle_root(leaves))),
+        graph_digest(bytes(32), other, 19, listing),
+        graph_digest(bytes(32), replace(graph, spread=True), 19, listing),
+        graph_digest(bytes(32), graph, 20, listing),
+        graph_digest(bytes([1]) * 32, graph, 19, listing),
+    ]
+    assert len(set(seeds)) == 7
+    graphs = [Graph(seed, graph) for seed in seeds]
+    assert len({tuple(each.witnesses(60)) for each in graphs}) == 7
+    assert len({frozenset(each.neighbors(5)) for each in graphs}) == 7
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 47, 500])

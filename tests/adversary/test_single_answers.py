@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fl_privquant.errors import SecureAggregationError
-from fl_privquant.secagg import ClientPolicy, ClientRound, GraphParameters, choose_parameters
-from fl_privquant.secagg import client as client_module
-from fl_privquant.secagg._answer_log import AnsweredFolder, AnsweredStages
-from fl_privquant.secagg._wire import Subset
-from fl_privquant.secagg.graph.parameters import hypergeometric_tail
-from fl_privquant.secagg.messages import UnmaskReply, UnmaskRequest
-from tests.flower.asking import in_two_processes
+from fl_privquant.secagg import ClientRound
+from fl_privquant.secagg._answer_log import AnsweredFolder
+from tests.adversary.forks import in_two_processes
 from tests.secagg.driver import CONTEXT, at
 
 VICTIM = 3
-
-
-def test_copies_of_one_state_unmask_once() -> None:
-    """Messages that arrive at once are handed copies: with two lists, they would give both secrets away."""
-    round_ = at("unmask", 20, signed=False)
-    request = UnmaskRequest.from_bytes(round_.server.unmask_requests()[VICTIM])
-    stored, policy = round_.clients[VICTIM].to_bytes(), round_.policies[VICTIM]
-    other = replace(request, active=Subset(20, request.active.places[:-1]))
-    first, second = (ClientRound.from_bytes(stored, policy) for _ in range(2))
-    assert UnmaskReply.from_bytes(first.unmask(request.to_bytes())).seed_shares
-    with pytest.raises(SecureAggregationError, match="answers each stage once"):
-        second.unmask(other.to_bytes())
-    with pytest.raises(SecureAggregationError, match="answers each stage once"):
-        ClientRound.from_bytes(stored, policy).unmask(request.to_bytes())
 
 
 @pytest.mark.parametrize("stage", ["share", "mask", "confirm", "unmask"])
@@ -72,39 +52,17 @@ def test_three_threads_get_one_answer_at_every_stage(stage: str) -> None:
     assert all("answers each stage once" in refusal for refusal in refusals)
 
 
-def test_a_round_is_not_joined_again_from_an_older_state() -> None:
-    round_ = at("share", 20)
-    with pytest.raises(SecureAggregationError, match="once"):
-        ClientRound.join(round_.server.invitation(), VICTIM, round_.policies[VICTIM])
-
-
-def claims(folder: str, count: int) -> int:
+def claims(folder: Path, count: int) -> int:
     """How many of the stages of one round this process may answer."""
-    record = AnsweredFolder(Path(folder))
+    record = AnsweredFolder(folder)
     return sum(record.claim(b"session", VICTIM, 1, stage) for stage in range(count))
 
 
 def test_two_processes_answer_each_stage_once(tmp_path: Path) -> None:
-    first, second = in_two_processes(claims, str(tmp_path / "answered"), 200)
+    first, second = in_two_processes(claims, tmp_path / "answered", 200)
     # A process that is late may find that the other one has gone on to later stages.
     assert 0 < first + second <= 200
-    assert claims(str(tmp_path / "answered"), 200) == 0
-
-
-def test_a_new_process_with_an_old_state_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without the folder, a process that remembers nothing signs a second list."""
-    for folder, refused in ((tmp_path / "answered", True), (None, False)):
-        round_ = at("confirm", 20)
-        request, stored = round_.server.survivor_lists()[VICTIM], round_.clients[VICTIM].to_bytes()
-        policy = replace(round_.policies[VICTIM], answered_folder=folder)
-        assert ClientRound.from_bytes(stored, policy).confirm(request)
-        monkeypatch.setattr(client_module, "answered_stages", AnsweredStages())
-        restarted = ClientRound.from_bytes(stored, policy)
-        if refused:
-            with pytest.raises(SecureAggregationError, match="answers each stage once"):
-                restarted.confirm(request)
-        else:
-            assert restarted.confirm(request)
+    assert claims(tmp_path / "answered", 200) == 0
 
 
 def test_what_a_crash_cut_short_was_not_answered(tmp_path: Path) -> None:
@@ -136,28 +94,3 @@ def test_without_its_record_a_client_answers_nothing(damage: str, tmp_path: Path
     with pytest.raises(SecureAggregationError, match="nothing may be answered"):
         record.claim(b"session", VICTIM, 1, 3)
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_signed_rounds_withstand_two_lists_by_their_threshold() -> None:
-    """With 4 of 40 clients corrupt, 17 of 33 shares opened both secrets if witnesses signed two lists."""
-    for n in (34, 40, 60, 100, 150, 300):
-        graph, corrupt = choose_parameters(n, signed=True), math.ceil(n / 10)
-        others = graph.num_neighbors
-        # The most corrupt neighbors with odds above 2^-80, all clients and tries of a server counted.
-        tail = hypergeometric_tail(n - 1, corrupt, others)
-        likely = max(x for x in range(others + 1) if (n - corrupt) * tail[x] > 2.0**-80)
-        assert 2 * graph.threshold > others + 1 + likely
-    weak = GraphParameters(40, 32, 17)
-    with pytest.raises(SecureAggregationError, match="threshold 17 of 33 holders"):
-        ClientPolicy(known_identities={}).check_graph(40, weak.num_neighbors, weak.threshold)
-
-
-def test_the_clients_own_policy_demands_that_a_server_may_lie() -> None:
-    """Whether a server may lie is for clients to say: at 1000 clients it accepted 26 where 66 are needed."""
-    trusted, lying = choose_parameters(1000), choose_parameters(1000, server_may_lie=True)
-    assert (trusted.threshold, lying.threshold) == (26, 66)
-    ClientPolicy().check_graph(1000, trusted.num_neighbors, trusted.threshold)
-    wary = ClientPolicy(server_may_lie=True)
-    wary.check_graph(1000, lying.num_neighbors, lying.threshold)
-    with pytest.raises(SecureAggregationError, match="threshold 26 of 45 holders"):
-        wary.check_graph(1000, trusted.num_neighbors, trusted.threshold)

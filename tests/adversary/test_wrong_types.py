@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 import fl_privquant as pq
 from fl_privquant import accounting, flower, secagg
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.errors import PrivQuantError
 from fl_privquant.flower import simulation
 
 BAD = ("x", None, [1], {}, True, 1j, b"x", 10**5000, math.nan, -1, object())
@@ -87,56 +87,6 @@ def test_no_argument_raises_an_error_of_pythons(made: Callable[..., Any]) -> Non
         for bad in BAD:
             with contextlib.suppress(PrivQuantError):
                 made(**{**needed, argument.name: bad})
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "expected"),
-    [
-        ("aggregation", "x", "aggregation: 'x', expected Aggregation or None"),
-        ("mechanism", {}, "mechanism: {}, expected a text or None"),
-        ("dimension", "x", "dimension: 'x' is not a whole number from 1 on"),
-        ("clip", 1e-300, "clip: 1e-300 is so far below the L2 clip of 1 that nothing of an update is left"),
-        ("l2_clip", 10**400, "l2_clip: a number of about 400 digits is not a finite number above 0"),
-    ],
-)
-def test_a_plan_names_what_it_cannot_use(argument: str, value: Any, expected: str) -> None:
-    with pytest.raises(InvalidSpecError) as caught:
-        TARGET.plan(**{"dimension": 90, argument: value})
-    assert str(caught.value).startswith(expected)
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "expected"),
-    [
-        ("metrics", True, "metrics: True, expected Collection"),
-        ("metrics", [1], "metrics: [1], expected names as texts"),
-        ("ledger_file", [1], "ledger_file: [1], expected a text or Path or None"),
-        ("seed", 10**400, "seed: a number of about 400 digits is not a whole number from"),
-        ("seed", "x", "seed: 'x' is not a whole number"),
-        ("report_clipping", "x", "report_clipping: 'x', expected true or false"),
-    ],
-)
-def test_a_mod_names_what_it_cannot_use(argument: str, value: Any, expected: str) -> None:
-    with pytest.raises(InvalidSpecError) as caught:
-        flower.PrivQuantMod(1.0, **{argument: value})
-    assert str(caught.value).startswith(expected)
-
-
-def test_parameters_of_a_billion_clients_are_refused_at_once() -> None:
-    """They took 85 seconds."""
-    with pytest.raises(
-        InvalidSpecError, match="num_clients: 1000000000 is not a whole number from 2 to 1048576"
-    ):
-        secagg.choose_parameters(10**9)
-
-
-@pytest.mark.parametrize("name", ["rqm", "erm", "biased"])
-def test_searches_of_more_levels_than_memory_holds_are_refused(name: str) -> None:
-    """They asked for 32 GiB."""
-    with pytest.raises(
-        InvalidSpecError, match=r"levels: 65536 is not a whole number from 2 to 256; .* use fewer"
-    ):
-        pq.design(name, epsilon=1.0, levels=65536)
 
 
 def test_a_linear_program_that_stops_without_a_solution_is_an_error_of_the_package() -> None:

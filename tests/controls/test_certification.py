@@ -18,7 +18,6 @@ import pytest
 
 import fl_privquant as pq
 from fl_privquant.distributions import certified_table as table_module
-from fl_privquant.distributions import output_distribution as distribution_module
 from fl_privquant.distributions.codebook import Codebook
 from fl_privquant.errors import CertificationError
 from tests.controls.mutation import mutated
@@ -120,51 +119,3 @@ def test_a_lax_certification_lets_forgeries_pass(
 
 def _refuse() -> None:
     raise CertificationError("refused")
-
-
-WRONG_LAWS = {
-    "loss at the starts of pieces only": (
-        "np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0))\n"
-        "        smallest = np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))",
-        "self.start_rows.max(axis=0)\n        smallest = self.start_rows.min(axis=0)",
-    ),
-    "an impossible output costs nothing": (
-        "if np.any(smallest[used] <= 0.0):\n            return math.inf",
-        "used &= smallest > 0.0",
-    ),
-}
-
-
-def distribution_is_right(module: ModuleType) -> bool:
-    """Golden losses (rows that jump at bins), an impossible output, and unbiasedness between the knots."""
-    from fl_privquant.mechanisms.tables.erm import erm_distribution
-    from fl_privquant.mechanisms.tables.rqm import rqm_distribution
-
-    made = {
-        0.99877: rqm_distribution(np.array([-2.7, -0.9, 0.9, 2.7]), 0.22),
-        1.49978: erm_distribution(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043),
-    }
-    distributions = {
-        key: module.OutputDistribution(each.values, each.starts, each.ends, each.start_rows, each.end_rows)
-        for key, each in made.items()
-    }
-    impossible = module.OutputDistribution.from_knots(
-        [-2.0, 0.0, 2.0], [-1.0, 1.0], [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
-    )
-    x = np.linspace(-1.0, 1.0, 41)
-    return (
-        all(abs(distribution.epsilon - key) < 6e-6 for key, distribution in distributions.items())
-        and impossible.epsilon == math.inf
-        and all(
-            np.allclose(distribution.mean_at(x), x, atol=1e-12) for distribution in distributions.values()
-        )
-    )
-
-
-def test_the_distribution_passes_its_check() -> None:
-    assert distribution_is_right(distribution_module)
-
-
-@pytest.mark.parametrize("name", WRONG_LAWS)
-def test_a_wrong_distribution_is_noticed(name: str) -> None:
-    assert not distribution_is_right(mutated(distribution_module, *WRONG_LAWS[name]))

@@ -27,15 +27,28 @@ EXAMPLES = {
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_and_learns(name):
-    if name != "scikit_learn":
-        pytest.importorskip("torch")
+def run_example(name):
     package = f"simulations.examples.{name}"
     federation = Federation(10, {**CONFIG, **EXAMPLES[name]})
-    result = InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
-    # Chance is 0.1, the public transformer has 0.39; both reach more than 0.8 with this much noise.
+    return InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
+
+
+def test_the_example_with_scikit_learn_learns():
+    # Chance is 0.1; it reaches more than 0.8 with this much noise.
+    assert run_example("scikit_learn").state["metrics"]["accuracy"] > 0.6
+
+
+def test_lora_changes_no_other_arrays_and_helps():
+    torch = pytest.importorskip("torch")
+    from simulations.examples.lora.task import accuracy, make_model
+
+    result = run_example("lora")
+    # The public model has not seen such images: 0.39. Eight rounds of ten clients reach 0.92.
+    assert accuracy(make_model()) < 0.5
     assert result.state["metrics"]["accuracy"] > 0.6
+    trained, before = result.arrays.to_torch_state_dict(), make_model().state_dict()
+    changed = {name for name in before if not torch.equal(trained[name], before[name])}
+    assert changed == {name for name in before if "lora" in name}
 
 
 def test_the_app_of_the_top_folder_keeps_to_its_target(caplog):
@@ -76,49 +89,6 @@ def test_the_examples_add_two_lines():
     assert inspect.getsource(server_app).count("PrivQuantStrategy(") == 1
 
 
-def test_lora_changes_no_other_arrays_and_helps():
-    torch = pytest.importorskip("torch")
-    from simulations.examples.lora.task import accuracy, make_model
-
-    package = "simulations.examples.lora"
-    federation = Federation(3, {**CONFIG, **EXAMPLES["lora"], "num-rounds": 1})
-    result = InlineEngine().run(f"{package}.server_app:app", f"{package}.client_app:app", federation)
-    trained, before = result.arrays.to_torch_state_dict(), make_model().state_dict()
-    changed = {name for name in before if not torch.equal(trained[name], before[name])}
-    assert changed == {name for name in before if "lora" in name}
-    # The public model has not seen such images: 0.39. Eight rounds of ten clients reach 0.92.
-    assert accuracy(make_model()) < 0.5
-
-
-def test_the_template_is_a_project_of_its_own(tmp_path):
-    copy = tmp_path / "project"
-    shutil.copytree(ROOT / "simulations" / "examples" / "template", copy)
-    app = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    program = f"""
-from fl_privquant.flower.simulation import Federation, InlineEngine
-import my_app.task
-
-assert my_app.task.__file__.startswith({str(copy)!r})
-apps = [{app["components"]["serverapp"]!r}, {app["components"]["clientapp"]!r}]
-result = InlineEngine().run(*apps, Federation(20, {app["config"]!r}))
-print(result.state["metrics"]["accuracy"])
-"""
-    paths = os.pathsep.join([str(copy), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=copy,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    # Chance is 0.5; six runs with secure randomness reached 0.88 to 0.96.
-    assert float(done.stdout) > 0.7
-    code = [path.read_text() for path in sorted(copy.rglob("*.py"))]
-    assert not any("simulations" in text for text in code)
-
-
 def _instructions(text):
     """The instructions of a Dockerfile, continued lines joined."""
     joined = text.replace("\\\n", " ")
@@ -152,13 +122,17 @@ def test_the_compose_file_gives_flower_options_that_it_has():
     clients = {name: service for name, service in services.items() if name.startswith("client")}
     assert services.keys() == {"server", *clients}
     programs = {"superlink": ["flower-superlink"], "supernode": ["fl-privquant", "supernode"]}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path}
+    shown = {
+        target: subprocess.run([*command, "--help"], capture_output=True, text=True, env=environment).stdout
+        for target, command in programs.items()
+    }
     for service in services.values():
         folder = ROOT / "docs" / "docker" / service["build"]["context"]
         assert (folder / service["build"]["dockerfile"]).exists()
-        command = [*programs[service["build"]["target"]], "--help"]
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
-        assert all(option.split("=")[0] in shown.stdout for option in service["command"])
+        options = {option.split("=")[0] for option in service["command"]}
+        assert all(option in shown[service["build"]["target"]] for option in options)
     ledgers = {service["volumes"][-1].split(":")[0] for service in clients.values()}
     assert ledgers == compose["volumes"].keys() == clients.keys()
     for service in clients.values():

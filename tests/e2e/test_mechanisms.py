@@ -17,10 +17,10 @@ from tests.flower.apps import (
 )
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-@pytest.mark.parametrize("name", pq.available_mechanisms())
-def test_a_run_gives_the_mean_of_the_decoded_updates(name, rotate):
-    mechanism = mechanism_of(name)
+@pytest.mark.parametrize(("number", "name"), list(enumerate(pq.available_mechanisms())))
+def test_a_run_gives_the_mean_of_the_decoded_updates(number, name):
+    # Every other one with a rotation: what is rotated is no mechanism's own.
+    mechanism, rotate = mechanism_of(name), bool(number % 2)
     strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP, rotate=rotate))
     model = simulate(strategy, client_app([mod_for()]), 3).model
     seed = strategy.request(1).rotation_seed

@@ -137,6 +137,8 @@ def test_what_the_template_shows_runs_in_a_copy_of_it(tmp_path: Path, fresh: Pat
     shutil.copytree(TEMPLATE, tmp_path / "work", ignore=shutil.ignore_patterns("__pycache__"))
     printed = run(blocks((TEMPLATE / "README.md").read_text(encoding="utf-8")), tmp_path, fresh)
     assert "PrivQuant: round 5, 20 usable updates, 0 failed" in printed
+    # A project of its own needs the package and nothing else of this repository.
+    assert not any("simulations" in path.read_text() for path in TEMPLATE.rglob("*.py"))
 
 
 @pytest.mark.slow

@@ -1,9 +1,6 @@
 """One client and the messages that it is asked by, without a server or an engine."""
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
@@ -14,7 +11,6 @@ from fl_privquant.flower._messages.protocol import Request
 from tests.flower.apps import as_arrays, as_record, initial_arrays
 from tests.flower_log import listen
 
-ROOT = Path(__file__).parents[2]
 DIMENSION = 25
 RUN_IDS = itertools.count(1 << 40)
 ASKED = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), clip=0.2))
@@ -68,14 +64,3 @@ def refused(mod, message, context=None, app=train):
 
 def never(message, context):
     raise AssertionError("must not train")
-
-
-def in_two_processes(function, *arguments):
-    """What a function of a test returns in two other processes at once: a number each."""
-    name = function.__name__
-    text = f"from {function.__module__} import {name}; print({name}{arguments!r})"
-    program = [sys.executable, "-c", text]
-    started = [subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
-    said = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    return [int(number) for number in said]

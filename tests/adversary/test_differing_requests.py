@@ -1,4 +1,4 @@
-"""Secure aggregation over Flower messages: a client that seals garbage, a server that asks differently."""
+"""A server that asks clients for different things, or invites to a sum that does not fit its request."""
 
 from __future__ import annotations
 
@@ -26,94 +26,32 @@ from fl_privquant.flower._messages.protocol import (
     KEY_RECEIVER,
     KEY_SEED,
     PER_CLIENT_KEYS,
+    RECORD_SECAGG,
     Request,
     message_digest,
 )
+from fl_privquant.flower._messages.stages import ADVERTISE, KEY_DATA, KEY_STAGE
 from fl_privquant.flower.simulation import Federation, InlineEngine
-from fl_privquant.secagg.messages import SharedSeeds
-from tests.flower.apps import client_app, fedavg, mod_for, moving_client, simulate
+from fl_privquant.secagg.messages import Invitation
+from tests.flower.apps import client_app, fedavg, mod_for, simulate
 
-CLIENTS, ROUNDS, CULPRIT = 25, 2, 7
+CLIENTS = 25
 MECHANISM = pq.design("one_bit", epsilon=1.0)
 
 
-def deals_garbage(message: Message, context: Context, call_next: Any) -> Message:
-    """A mod outside all others: the shares that the client deals fit to no secret."""
-    record = message.content.get("secagg")
-    reply = call_next(message, context)
-    stage = record["secagg-stage"] if isinstance(record, ConfigRecord) else "train"
-    if stage == "share" and int(context.node_config["partition-id"]) == CULPRIT:
-        sent = SharedSeeds.from_bytes(reply.content["secagg"]["secagg-data"])
-        garbage = replace(sent, corrections=tuple(bytes(len(block)) for block in sent.corrections))
-        reply.content["secagg"]["secagg-data"] = garbage.to_bytes()
-    return reply
-
-
-def test_a_client_that_deals_garbage_is_left_out_of_later_rounds() -> None:
-    """Its secret does not open: one round ends without a sum, and the client is not asked again."""
-    asked: list[int] = []
-
-    def counts(message: Message, context: Context, call_next: Any) -> Message:
-        record = message.content.get("secagg")
-        if isinstance(record, ConfigRecord) and record["secagg-stage"] == "advertise":
-            asked.append(int(context.node_config["partition-id"]))
-        return call_next(message, context)
-
-    client = moving_client(np.float32(0.05), [counts, deals_garbage, mod_for(SecureSum())])
-    # At the default settings no round may fail, but one that names a culprit does not count.
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(MECHANISM, clip=0.1), aggregation=SecureSum())
-    simulate(strategy, client, CLIENTS, ROUNDS, {"weight": np.zeros(37, np.float32)})
-    assert strategy.survivors == {1: 0, 2: CLIENTS - 1}
-    assert asked.count(CULPRIT) == 1
-    assert len(asked) == 2 * CLIENTS - 1
-
-
-def message(request: Request, values: np.ndarray, name: str = "weight") -> Message:
+def message(request: Request, values: np.ndarray) -> Message:
     config = ConfigRecord({"server-round": 1})
     request.write(config)
-    content = {"arrays": ArrayRecord({name: Array(values)}), "config": config}
+    content = {"arrays": ArrayRecord({"weight": Array(values)}), "config": config}
     with use_server_identity(1):
         return Message(RecordDict(content), 1, "train")
 
 
 def test_the_digest_of_a_request_is_of_all_that_is_asked_for() -> None:
-    request = Request(3, Encoding(MECHANISM, clip=0.1))
-    values = np.zeros(7, np.float32)
-    base = message_digest(message(request, values))
-    # What differs from client to client is no part of it.
-    assert message_digest(message(replace(request, counted_releases=4), values)) == base
-    rotated = replace(request.encoding, rotate=True)
-    encodings = [
-        replace(request.encoding, clip=0.2),
-        replace(request.encoding, l2_clip=1.0),
-        replace(request.encoding, mechanism=pq.design("one_bit", epsilon=0.5)),
-        rotated,
-    ]
-    others = [
-        message(replace(request, round=4), values),
-        *(message(replace(request, encoding=each), values) for each in encodings),
-        message(replace(request, encoding=rotated, rotation_seed=1), values),
-        message(request, values + np.float32(1e-30)),
-        message(request, values.reshape(7, 1)),
-        message(request, values, name="bias"),
-    ]
-    assert len({base, *map(message_digest, others)}) == len(others) + 1
-
-
-@pytest.mark.parametrize("cut", [1, 3])
-def test_arrays_are_told_apart_by_where_they_end(cut: int) -> None:
-    request = Request(3, Encoding(MECHANISM, clip=0.1))
-    values = np.arange(8, dtype=np.float32)
-    whole, other = message(request, values), message(request, values)
-    whole.content["arrays"] = ArrayRecord({"a": Array(values[:4]), "b": Array(values[4:])})
-    other.content["arrays"] = ArrayRecord({"a": Array(values[: 4 - cut]), "b": Array(values[4 - cut :])})
-    assert message_digest(whole) != message_digest(other)
-
-
-def test_the_digest_is_of_every_record_and_only_the_listed_entries_may_differ() -> None:
-    """The app's own configuration is in it, in any record, and which function of the app is called."""
+    """Only the listed entries, in the record of the request, may differ from client to client."""
     request = Request(3, Encoding(MECHANISM, clip=0.1), counted_releases=1)
-    values = np.zeros(7, np.float32)
+    values = np.arange(8, dtype=np.float32)
+    rotated = replace(request.encoding, rotate=True)
 
     def changed(record: str, key: str, value: Any, kind: type = ConfigRecord) -> Message:
         sent = message(request, values)
@@ -122,22 +60,36 @@ def test_the_digest_is_of_every_record_and_only_the_listed_entries_may_differ() 
         sent.content[record][key] = value
         return sent
 
+    def of_arrays(arrays: dict[str, np.ndarray]) -> Message:
+        sent = message(request, values)
+        sent.content["arrays"] = ArrayRecord({name: Array(each) for name, each in arrays.items()})
+        return sent
+
     base = message_digest(message(request, values))
-    own = {KEY_DELIVERY, KEY_SEED, KEY_RECEIVER, "privquant-counted-releases"}
-    assert own == PER_CLIENT_KEYS
+    assert {KEY_DELIVERY, KEY_SEED, KEY_RECEIVER, "privquant-counted-releases"} == PER_CLIENT_KEYS
     for key in (KEY_DELIVERY, KEY_SEED, KEY_RECEIVER):
         assert message_digest(changed("config", key, b"to one client")) == base
     assert message_digest(changed("config", "privquant-counted-releases", 9)) == base
+    encodings = [
+        replace(request.encoding, clip=0.2),
+        replace(request.encoding, l2_clip=1.0),
+        replace(request.encoding, mechanism=pq.design("one_bit", epsilon=0.5)),
+        rotated,
+    ]
     with use_server_identity(1):
         other_function = Message(message(request, values).content, 1, "train.other")
         other_group = Message(message(request, values).content, 1, "train", group_id="2")
     others = [
-        changed("config", "lr", 0.0),
-        changed("config", "lr", 0),
-        changed("config", "lr", False),
-        changed("config", "lr", "0"),
-        changed("config", "lr", b"0"),
-        changed("config", "lr", [0.0]),
+        message(replace(request, round=4), values),
+        *(message(replace(request, encoding=each), values) for each in encodings),
+        message(replace(request, encoding=rotated, rotation_seed=1), values),
+        message(request, values + np.float32(1e-30)),
+        message(request, values.reshape(8, 1)),
+        of_arrays({"bias": values}),
+        # Arrays are told apart by where they end.
+        *(of_arrays({"weight": values[:end], "bias": values[end:]}) for end in (4, 3)),
+        # The app's own configuration counts too, in any record and of any type.
+        *(changed("config", "lr", value) for value in (0.0, 0, False, "0", b"0", [0.0])),
         changed("config", "server-round", 2),
         changed("app", "lr", 0.0),
         changed("app", "lr", 0.0, MetricRecord),
@@ -223,3 +175,73 @@ def test_a_strategy_that_asks_clients_differently_is_told(flower_log: Any) -> No
     with pytest.raises(InvalidSpecError, match=r"node \d+ is sent another configuration or model"):
         simulate(strategy, client, 5)
     assert trained == []
+
+
+class Forging(GridWrapper):
+    """A server that changes the invitation on its way to the clients."""
+
+    def __init__(self, grid: Grid, changes: dict[str, Any]) -> None:
+        super().__init__(grid)
+        self._changes = changes
+        self.reasons: list[str] = []
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        sent = list(messages)
+        for message in sent:
+            record = message.content.get(RECORD_SECAGG)
+            if isinstance(record, ConfigRecord) and record[KEY_STAGE] == ADVERTISE:
+                invitation = Invitation.from_bytes(record[KEY_DATA])
+                record[KEY_DATA] = replace(invitation, **self._changes).to_bytes()
+        replies = list(super().send_and_receive(sent, timeout=timeout))
+        self.reasons += [each.error.reason for each in replies if each.has_error()]
+        return replies
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        # Codes of four levels go up to 7: with 6 a client refused if it had drawn a 7.
+        ({"max_code": 6}, "max_code: the server invited to a sum with 6, but its request needs 7"),
+        ({"max_code": None, "width": 2}, "width"),
+        ({"width": 9}, "width: the server invited to a sum with 9, but its request needs 8"),
+        ({"dimension": 2}, "dimension: the server invited to a sum with 2, but its request needs 1"),
+    ],
+)
+def test_a_mismatch_is_refused_by_all_before_they_train(
+    changes: dict[str, Any], word: str, flower_log: Any
+) -> None:
+    mechanism = pq.design("optm", epsilon=1.0, bits=2)
+    assert (mechanism.max_code, mechanism.sum_bits(CLIENTS)) == (7, 8)
+    trained: list[int] = []
+
+    def train(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
+        trained.append(partition)
+        return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
+
+    strategy = PrivQuantStrategy(
+        fedavg(), pq.Encoding(mechanism, clip=0.1), max_failed_rounds=1, aggregation=SecureSum()
+    )
+    client, initial = client_app([mod_for(SecureSum())], train), {"x": np.zeros(1, np.float32)}
+    grid = simulate(
+        strategy, client, CLIENTS, initial=initial, wrap_grid=lambda grid: Forging(grid, changes)
+    ).grid
+    assert trained == []
+    assert len(grid.reasons) == CLIENTS
+    assert len(set(grid.reasons)) == 1
+    assert word in flower_log.text
+
+
+def test_clients_that_fail_to_train_are_in_the_secure_sum() -> None:
+    """Success through secure aggregation does not depend on data either: zeros are masked like codes."""
+
+    def train(arrays: dict[str, Any], partition: int, server_round: int) -> dict[str, Any]:
+        if partition % 2:
+            raise RuntimeError("x[3] = 0.7")
+        return {name: each + each.dtype.type(0.1) for name, each in arrays.items()}
+
+    encoding = pq.Encoding(pq.design("none", fixed_point_bits=20), clip=0.2)
+    strategy = PrivQuantStrategy(fedavg(), encoding, aggregation=SecureSum())
+    client = client_app([mod_for(SecureSum())], train)
+    model = simulate(strategy, client, CLIENTS, initial={"x": np.zeros(7, np.float32)}).vector
+    assert strategy.survivors == {1: CLIENTS}
+    np.testing.assert_allclose(model, 0.1 * 13 / 25, atol=1e-5)
