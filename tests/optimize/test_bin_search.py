@@ -11,7 +11,7 @@ from scipy import stats
 import fl_privquant as pq
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError
 from fl_privquant.optimize.bin_search import BinSearch
-from fl_privquant.optimize.optm.free import min_outer_value
+from fl_privquant.optimize.metric_privacy import min_outer_value
 
 
 def best(**parameters: object) -> pq.Mechanism:

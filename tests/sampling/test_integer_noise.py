@@ -234,6 +234,10 @@ class ScriptedStream(RandomStream):
         for i in range(out.size):
             out[i] = self._words[first_word + i]
 
+    def integer(self, first_word: int, count: int) -> int:
+        assert count == 1
+        return self._words[first_word]
+
 
 def test_a_tie_is_decided_by_a_second_word() -> None:
     noise = DiscreteGaussian(Fraction(9, 4))

@@ -75,8 +75,10 @@ class AdditiveSpec(Spec):
     """The specification of an additive mechanism: give ``epsilon`` or ``variance``."""
 
     designed_for_sums = True
+    instead_of_epsilon = ("variance",)
+    either_or = True
+    max_epsilon = MAX_EPSILON
     noise_type: ClassVar[type[IntegerNoise]]
-    encodes_coordinates_alone: ClassVar[bool] = True
 
     epsilon: float | None = None
     levels: int = 16
@@ -90,20 +92,6 @@ class AdditiveSpec(Spec):
     """Largest probability that noise carries one coordinate of the sum out of the ring."""
     variance: Annotated[float | None, number_between("(0, 1e18]")] = None
     """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
-
-    def __post_init__(self) -> None:
-        if (self.epsilon is None) == (self.variance is None):
-            raise InvalidSpecError(
-                "epsilon, variance",
-                (self.epsilon, self.variance),
-                "",
-                "give one of the two, the loss of a coordinate or the variance of the noise",
-            )
-        super().__post_init__()
-        if self.epsilon is not None and self.epsilon > MAX_EPSILON:
-            raise InvalidSpecError(
-                "epsilon", self.epsilon, f"is above {MAX_EPSILON:g}", "for no privacy use 'stochastic'"
-            )
 
     @property
     def allowed_delta(self) -> float:
@@ -190,6 +178,7 @@ class AdditiveMechanism(ResidueMechanism):
     claimed_overflow_probability: float
 
     noise_type: ClassVar[type[IntegerNoise]]
+    encodes_coordinates_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_levels(self.levels)

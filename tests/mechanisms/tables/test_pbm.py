@@ -99,7 +99,7 @@ def test_forged_claims_raise() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({}, r"epsilon, theta: \(None, None\); give one of the two"),
+        ({}, "epsilon: missing; give the privacy loss of a coordinate, or theta"),
         ({"epsilon": 1.0, "theta": 0.1}, r"epsilon, theta: \(1.0, 0.1\); give one of the two"),
         ({"theta": 0.5}, "theta: 0.5"),
         ({"epsilon": 1e-8, "levels": 256}, "too small for 255 trials"),
