@@ -261,27 +261,15 @@ def round_up(exact: Fraction | Decimal) -> float:
 
 
 def _distinct_rows(distribution: OutputDistribution) -> tuple[Floats, Floats, Ints, Ints]:
-    """Rows with their inputs; pieces that continue each other share a row."""
-    rows: list[Floats] = []
-    targets: list[float] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    for k in range(distribution.starts.size):
-        continues = (
-            k > 0
-            and distribution.starts[k] == distribution.ends[k - 1]
-            and np.array_equal(distribution.start_rows[k], distribution.end_rows[k - 1])
-        )
-        if continues:
-            starts.append(len(rows) - 1)
-        else:
-            starts.append(len(rows))
-            rows.append(distribution.start_rows[k])
-            targets.append(distribution.starts[k])
-        ends.append(len(rows))
-        rows.append(distribution.end_rows[k])
-        targets.append(distribution.ends[k])
-    return np.array(rows), np.array(targets), np.array(starts), np.array(ends)
+    """Rows with their inputs, and the rows of each piece; pieces that continue each other share a row."""
+    rows = np.stack([distribution.start_rows, distribution.end_rows], axis=1)
+    inputs = np.stack([distribution.starts, distribution.ends], axis=1)
+    continues = (inputs[1:, 0] == inputs[:-1, 1]) & (rows[1:, 0] == rows[:-1, 1]).all(axis=1)
+    distinct = np.ones(inputs.shape, dtype=bool)
+    distinct[1:, 0] = ~continues
+    # Whether the start of a piece is a row of its own or that of the end before, its end is the next row.
+    ends = np.cumsum(distinct.sum(axis=1)) - 1
+    return rows[distinct], inputs[distinct], ends - 1, ends
 
 
 def _bounds(rows: Floats, epsilon: float) -> tuple[Ints, Ints]:

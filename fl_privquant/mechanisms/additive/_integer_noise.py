@@ -103,11 +103,6 @@ class AdditiveSpec(Spec):
         """The largest difference of two rounded inputs."""
         return self.levels - 1
 
-    @property
-    def noise(self) -> IntegerNoise | None:
-        """The noise of the given variance."""
-        return None if self.variance is None else self.noise_type.of_variance(Fraction(self.variance))
-
     @classmethod
     def choose_norm_ratio(cls, requirements: RunRequirements) -> float:
         """The ratio with the least error for this noise in the sum; the usual one in the local view."""
@@ -193,10 +188,10 @@ class AdditiveMechanism(ResidueMechanism):
     def of(cls, spec: AdditiveSpec) -> Self:
         """The certified mechanism with the least noise at ``epsilon``, or noise of the given variance."""
         delta = spec.allowed_delta
-        noise = spec.noise
-        if noise is None:
+        if spec.variance is None:
             noise, epsilon = cls._find_min_noise(spec), float(spec.epsilon or 0.0)
         else:
+            noise = cls.noise_type.of_variance(Fraction(spec.variance))
             check_width(noise, spec)
             epsilon = cls._find_min_epsilon(noise, spec.max_shift, delta)
         sizes = spec.levels, spec.num_clients

@@ -165,7 +165,7 @@ def _solve_distribution(spec: OptmSpec, values: Floats, epsilon: float) -> Outpu
         method: Method = "ipm" if many else "simplex"
         room = (spec.levels + _ROUNDED) / TOTAL_WEIGHT if spec.metric == "l1" else 0.0
         optimum = design_free(values, epsilon, spec.density, spec.power, knots, method, spec.metric, room)
-        return optimum.concentrate_distribution if spec.metric == "none" else optimum.distribution
+        return optimum.concentrated if spec.metric == "none" else optimum.distribution
     if spec.family == "paired":
         return design_paired(values, epsilon, spec.density, spec.power)
     if spec.constraints == "constraint2":

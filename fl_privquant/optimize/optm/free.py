@@ -60,7 +60,7 @@ class FreeOptimum:
         return OutputDistribution.from_knots(self._values, self._family.knots, np.maximum(self._rows, 0.0))
 
     @cached_property
-    def concentrate_distribution(self) -> OutputDistribution:
+    def concentrated(self) -> OutputDistribution:
         """The best distribution with the same floors, which bends where it should, and has no more error."""
         return concentrated_distribution(self._values, self._family.epsilon, np.maximum(self._floors, 0.0))
 

@@ -171,7 +171,7 @@ def test_distributions_that_bend_where_they_should_lose_nothing(levels: int, den
     values, epsilon = np.linspace(-1.2, 1.2, levels) + 0.01 * np.arange(levels), 4.0
     for power in (1, 2):
         optimum = design_free(values, epsilon, density, power, place_knots(values, 9))
-        distribution = optimum.concentrate_distribution
+        distribution = optimum.concentrated
         assert distribution.epsilon <= epsilon * (1 + 1e-9)
         assert distribution.max_bias < 1e-8
         assert distribution.starts.size <= 2 * levels
