@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
-from scipy.stats import binom
+from scipy.special import ndtr, rel_entr
+from scipy.stats import binom, chi2
 
 from fl_privquant.distributions.certified_table import CertifiedTable
 from fl_privquant.distributions.codebook import Codebook
@@ -26,6 +26,18 @@ def hockey_stick(first: Floats, second: Floats, epsilon: float) -> float:
 def worst_hockey_stick(rows: Floats, epsilon: float) -> float:
     """The largest hockey-stick divergence of two rows."""
     return max(hockey_stick(first, second, epsilon) for first in rows for second in rows)
+
+
+def g_test(observed: NDArray[np.int64], expected: Floats) -> float:
+    """The probability that counts with these expectations are as far from them; rare classes are pooled."""
+    if np.any(observed[expected == 0.0]):
+        return 0.0
+    rare = expected < 20.0
+    pooled = [np.append(each[~rare], each[rare].sum()) for each in (observed, expected)]
+    if pooled[1][-1] < 20.0:
+        # Too few even together for the chi-square distribution to hold: counted with another class.
+        pooled = [np.append(each[1:-1], each[0] + each[-1]) for each in pooled]
+    return float(chi2.sf(2.0 * rel_entr(*pooled).sum(), pooled[0].size - 1))
 
 
 def sums_of(distributions: Sequence[Floats], number: int) -> list[Floats]:

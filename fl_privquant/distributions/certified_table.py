@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -42,10 +43,8 @@ _DUST = 16
 _MAX_MOVED = 1e-4
 # At most this many entries of a row, those with the most room, are used to correct its mean.
 _CORRECTION_ENTRIES = 24
-
-
-# Descriptions list the output values if there are at most this many, and Rényi divergences of these orders.
-_MAX_SHOWN, _SHOWN_ORDERS = 32, (2.0, 4.0, 16.0)
+# Descriptions list the output values if there are at most this many.
+_MAX_SHOWN = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +140,7 @@ class CertifiedTable:
             rows[self.end_rows],
         )
 
-    def certify(self, epsilon: float) -> CertifiedTable:
+    def certify(self, epsilon: float) -> Self:
         """The table itself, if its certified privacy loss is at most ``epsilon``."""
         if not self.epsilon <= epsilon:
             top, bottom = self.worst_ratio
@@ -158,23 +157,20 @@ class CertifiedTable:
         Raises CertificationError where rounding does not fit into the budget; then the distribution must be
         designed for a slightly smaller epsilon.
         """
-        rows, inputs, start_rows, end_rows = _distinct_rows(distribution)
-        weights = _integer_rows(rows, inputs, codebook, epsilon)
-        return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
+        rows, inputs, *pieces = _distinct_rows(distribution)
+        return cls(codebook, _integer_rows(rows, inputs, codebook, epsilon), *pieces).certify(epsilon)
 
     def details(self) -> dict[str, str]:
         """The certificate of the table and its contents, in words."""
         top, bottom = self.worst_ratio
-        distribution, book = self.distribution, self.codebook
+        book = self.codebook
         lines = {
             "certificate": f"log({top} / {bottom}), integers of one column of the table",
-            "largest bias": f"{distribution.max_bias:.2g} of the clip",
+            "largest bias": f"{self.distribution.max_bias:.2g} of the clip",
         }
         if book.num_levels <= _MAX_SHOWN:
             lines["values"] = "  ".join(f"{value:.6g}" for value in book.values)
             lines["codes"] = "  ".join(str(code) for code in book.codes)
-        orders = (f"{distribution.renyi_divergence(order):.5g} (order {order:g})" for order in _SHOWN_ORDERS)
-        lines["Rényi divergence"] = ", ".join(orders)
         return lines
 
 
@@ -209,11 +205,9 @@ class BiasedTable(CertifiedTable):
         cls, distribution: OutputDistribution, codebook: Codebook, epsilon: float
     ) -> BiasedTable:
         """The distribution rounded to integers, certified at ``epsilon``; rows keep their own means."""
-        rows, inputs, start_rows, end_rows = _distinct_rows(distribution)
+        rows, inputs, *pieces = _distinct_rows(distribution)
         weights = _integer_rows(rows, rows @ codebook.values, codebook, epsilon)
-        table = cls(codebook, weights, start_rows, end_rows, inputs)
-        table.certify(epsilon)
-        return table
+        return cls(codebook, weights, *pieces, inputs).certify(epsilon)
 
 
 def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: float) -> Ints:
@@ -267,27 +261,15 @@ def round_up(exact: Fraction | Decimal) -> float:
 
 
 def _distinct_rows(distribution: OutputDistribution) -> tuple[Floats, Floats, Ints, Ints]:
-    """Rows with their inputs; pieces that continue each other share a row."""
-    rows: list[Floats] = []
-    targets: list[float] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    for k in range(distribution.starts.size):
-        continues = (
-            k > 0
-            and distribution.starts[k] == distribution.ends[k - 1]
-            and np.array_equal(distribution.start_rows[k], distribution.end_rows[k - 1])
-        )
-        if continues:
-            starts.append(len(rows) - 1)
-        else:
-            starts.append(len(rows))
-            rows.append(distribution.start_rows[k])
-            targets.append(distribution.starts[k])
-        ends.append(len(rows))
-        rows.append(distribution.end_rows[k])
-        targets.append(distribution.ends[k])
-    return np.array(rows), np.array(targets), np.array(starts), np.array(ends)
+    """Rows with their inputs, and the rows of each piece; pieces that continue each other share a row."""
+    rows = np.stack([distribution.start_rows, distribution.end_rows], axis=1)
+    inputs = np.stack([distribution.starts, distribution.ends], axis=1)
+    continues = (inputs[1:, 0] == inputs[:-1, 1]) & (rows[1:, 0] == rows[:-1, 1]).all(axis=1)
+    distinct = np.ones(inputs.shape, dtype=bool)
+    distinct[1:, 0] = ~continues
+    # Whether the start of a piece is a row of its own or that of the end before, its end is the next row.
+    ends = np.cumsum(distinct.sum(axis=1)) - 1
+    return rows[distinct], inputs[distinct], ends - 1, ends
 
 
 def _bounds(rows: Floats, epsilon: float) -> tuple[Ints, Ints]:

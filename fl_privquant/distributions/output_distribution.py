@@ -23,14 +23,12 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, rel_entr
 
 from fl_privquant._array_types import ArrayLike, Floats
 from fl_privquant.distributions.input_density import Density, as_density
 from fl_privquant.errors import MISSING, InvalidSpecError
 
-# How many numbers (rows x rows x outputs) are in memory at a time: some 64 MB for a divergence.
-_PAIR_BUDGET = 1 << 23
+# How many nodes of a quadrature are in memory at a time.
 _NODE_BLOCK = 1 << 16
 
 
@@ -102,7 +100,7 @@ class OutputDistribution:
         Exact up to floating-point rounding. The table that is sampled from is certified in integers, see
         :mod:`fl_privquant.distributions.certified_table`.
         """
-        largest = np.maximum(self.start_rows.max(axis=0), self.end_rows.max(axis=0))
+        largest = self.largest
         smallest = np.minimum(self.start_rows.min(axis=0), self.end_rows.min(axis=0))
         used = largest > 0.0
         if np.any(smallest[used] <= 0.0):
@@ -175,32 +173,6 @@ class OutputDistribution:
         squares = self.values**2
         rows = np.concatenate((self.start_rows, self.end_rows))
         return max(float((rows @ squares - (rows @ self.values) ** 2).min()), 0.0)
-
-    def renyi_divergence(self, order: float) -> float:
-        """Largest Rényi divergence of the given order between the outputs of any two inputs."""
-        if not order > 0.0:
-            raise InvalidSpecError("order", order, "is not positive", "Rényi orders are in (0, inf]")
-        if math.isinf(order):
-            return self.epsilon
-        worst = 0.0
-        for first, second in self._row_pairs():
-            if order == 1.0:
-                divergence = rel_entr(first, second).sum(axis=-1)
-            else:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    exponent = order * np.log(first) - (order - 1.0) * np.log(second)
-                # An output that the first input cannot give adds nothing.
-                exponent = np.where(first > 0.0, exponent, -np.inf)
-                divergence = logsumexp(exponent, axis=-1) / (order - 1.0)
-            worst = max(worst, float(np.max(divergence)))
-        return worst
-
-    def _row_pairs(self) -> list[tuple[Floats, Floats]]:
-        rows = self.rows
-        block = max(1, _PAIR_BUDGET // (rows.size + 1))
-        return [
-            (rows[None, :, :], rows[start : start + block, None, :]) for start in range(0, len(rows), block)
-        ]
 
 
 def error_costs(

@@ -16,15 +16,14 @@ from fl_privquant.errors import CertificationError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 
 _LOG = logging.getLogger(__name__)
-_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
 class DesignCache:
-    """A directory of designs. A file has a digest, the spec, and the content.
+    """A directory of designs. A file has the spec in its first line, and then the bytes of the mechanism.
 
-    A file is used only if it holds exactly the requested spec, whatever its name says, if its digest fits,
-    and if the mechanism passes the caller's own checks. Otherwise the mechanism is designed anew.
+    A file is used only if it holds exactly the requested spec, whatever its name says, if the bytes of the
+    mechanism fit their digest, and if it passes the caller's own checks. Otherwise it is designed anew.
 
     Safe under parallel runs: a file appears complete or not at all, and whoever loses a race
     overwrites it with the same bytes. A directory that cannot be written only costs time.
@@ -59,33 +58,21 @@ class DesignCache:
         """
         path = self.path(spec)
         try:
-            return parse(_unseal(spec, path.read_bytes()))
+            made_for, _, blob = path.read_bytes().partition(b"\n")
+            if made_for != spec.encode():
+                raise CertificationError(f"it was made for {made_for[:200]!r}, not for {spec!r}")
+            return parse(blob)
         except FileNotFoundError:
             pass
         except (CertificationError, OSError) as error:
             _LOG.warning("design cache: %s is unusable (%s); designing it anew", path.name, one_line(error))
         built = build()
         try:
-            sealed = _seal(spec, built.to_bytes())
+            content = spec.encode() + b"\n" + built.to_bytes()
             # The file need not be durable: if a power failure damages it, the design is made anew.
-            replace_file(path, lambda file: file.write_bytes(sealed), durable=False)
+            replace_file(path, lambda file: file.write_bytes(content), durable=False)
         except OSError as error:
             _LOG.warning(
                 "design cache: cannot write to %s (%s); the design is used unsaved", self.directory, error
             )
         return built
-
-
-def _seal(spec: str, blob: bytes) -> bytes:
-    content = spec.encode() + b"\n" + blob
-    return hashlib.sha256(content).digest() + content
-
-
-def _unseal(spec: str, stored: bytes) -> bytes:
-    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
-        raise CertificationError("it is damaged: its digest does not fit its content")
-    made_for, _, blob = content.partition(b"\n")
-    if made_for != spec.encode():
-        raise CertificationError(f"it was made for {made_for[:200]!r}, not for {spec!r}")
-    return blob

@@ -46,15 +46,14 @@ _FINGERPRINT_DIGITS = 32
 _MAX_ROWS = 1 << 16
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_NAME = 64
-# How fields of plain types (texts, numbers and mappings) are written into a header, and read again. The class
-# of a mechanism handles all others, such as a table.
-_HEADER_WRITERS: dict[Any, Callable[[Any], Any]] = {
-    float: lambda value: float(value).hex(),
-    int: int,
-    str: str,
-    Mapping: dict,
+# How fields of plain types are written into a header, and read from it. The class of a mechanism handles all
+# others, such as a table.
+_PLAIN_TYPES: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    float: (lambda value: float(value).hex(), float.fromhex),
+    int: (int, int),
+    str: (str, str),
+    Mapping: (dict, dict),
 }
-_HEADER_READERS: dict[Any, Callable[[Any], Any]] = {float: float.fromhex, int: int, str: str, Mapping: dict}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -324,8 +323,11 @@ class Mechanism(ABC):
 
     def to_bytes(self) -> bytes:
         """The mechanism as bytes, which :meth:`from_bytes` reads and certifies again."""
-        fields = {"kind": self.kind, **_write_fields(self), **self._header()}
-        header = json.dumps(fields, sort_keys=True).encode()
+        fields = {
+            _header_key(name): _PLAIN_TYPES[kind][0](getattr(self, name))
+            for name, kind in _plain_fields(type(self)).items()
+        }
+        header = json.dumps({"kind": self.kind, **fields, **self._header()}, sort_keys=True).encode()
         body = b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
         payload = _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header + body
         return payload + hashlib.sha256(payload).digest()
@@ -361,7 +363,11 @@ class Mechanism(ABC):
             # Overflows and the like are detected here rather than where the mechanism is used.
             with np.errstate(all="ignore", over="raise", divide="raise", invalid="raise"):
                 others = kind._other_fields(header, payload[_PREFIX.size + header_length :])
-                mechanism = kind(**(_read_fields(kind, header) | others))
+                fields = {
+                    name: _PLAIN_TYPES[plain][1](header[_header_key(name)])
+                    for name, plain in _plain_fields(kind).items()
+                }
+                mechanism = kind(**fields, **others)
                 if not math.isfinite(mechanism.mse()):
                     raise ValueError(f"its mean squared error is {mechanism.mse()}")
             return mechanism
@@ -569,31 +575,12 @@ def check_mechanism(value: object) -> Mechanism:
     return value
 
 
-def _write_fields(mechanism: Any) -> dict[str, Any]:
-    """The plain fields of a mechanism as JSON holds them, floats without loss."""
-    cls: Any = type(mechanism)
-    return {
-        _header_key(name): _HEADER_WRITERS[kind](getattr(mechanism, name))
-        for name, kind in _plain_fields(cls).items()
-    }
-
-
-def _read_fields(cls: Any, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain fields of a mechanism of that class, from a header that was received."""
-    return {
-        name: _HEADER_READERS[kind](header[_header_key(name)]) for name, kind in _plain_fields(cls).items()
-    }
-
-
 @cache
 def _plain_fields(cls: Any) -> dict[str, Any]:
     """The type of each plain field: str, int, float or Mapping."""
-    hints = typing.get_type_hints(cls)
-    kinds = {
-        field.name: typing.get_origin(hints[field.name]) or hints[field.name]
-        for field in dataclasses.fields(cls)
-    }
-    return {name: kind for name, kind in kinds.items() if kind in _HEADER_WRITERS}
+    names = [field.name for field in dataclasses.fields(cls)]
+    kinds = {name: typing.get_origin(hint) or hint for name, hint in typing.get_type_hints(cls).items()}
+    return {name: kinds[name] for name in names if kinds[name] in _PLAIN_TYPES}
 
 
 def _header_key(name: str) -> str:

@@ -110,21 +110,11 @@ def find_narrowest_ring(
         return every
     center = -codebook.offset / codebook.step
     deviations = codebook.codes.astype(np.float64) - center
-    bits = ring_bits_for_reach(
-        honest_reach(deviations, distribution.rows, num_clients, log_wrap_odds(dimension))
-    )
-    return every if bits >= every.bits else SumRing(bits, None, center, codebook.max_code)
-
-
-def log_wrap_odds(dimension: int) -> float:
-    """The K of this module's docstring, for sums of ``dimension`` coordinates."""
-    return math.log(2.0 * dimension / WRAP_ODDS)
-
-
-def ring_bits_for_reach(reach: float) -> int:
-    """Bits of the ring whose window holds sums within ``reach`` of their center."""
+    log_odds = math.log(2.0 * dimension / WRAP_ODDS)
+    reach = honest_reach(deviations, distribution.rows, num_clients, log_odds)
     # The window is one larger, because its middle is rounded to a whole number.
-    return math.ceil(reach + 1.0).bit_length() + 1
+    bits = math.ceil(reach + 1.0).bit_length() + 1
+    return every if bits >= every.bits else SumRing(bits, None, center, codebook.max_code)
 
 
 def honest_reach(deviations: Floats, rows: Floats, num_clients: int, log_odds: float) -> float:

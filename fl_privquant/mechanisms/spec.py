@@ -24,8 +24,8 @@ _POWERS = {"mae": 1, "mse": 2}
 MAX_EPSILON = 700.0
 # Below this, errors are too large for floats.
 _MIN_EPSILON = 1e-12
-# A part of every cache key: raised when designs change, so that old ones are not read from disk.
-_DESIGN_VERSION = 5
+# A part of every cache key: raised when designs or their files change, so that old ones are not read.
+_DESIGN_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Spec:
     """Whether designs for a run choose how many bits a code has, whatever number is requested."""
     instead_of_epsilon: ClassVar[tuple[str, ...]] = ()
     """The parameters that define a design if ``epsilon`` is not given."""
+    either_or: ClassVar[bool] = False
+    """Whether these may not be given besides ``epsilon``."""
 
     def __post_init__(self) -> None:
         given = self._given_fields()
@@ -83,6 +85,10 @@ class Spec:
             raise InvalidSpecError(
                 "epsilon", MISSING, "missing", f"give the privacy loss of a coordinate, or {others}"
             )
+        if self.either_or and "epsilon" in given and set(self.instead_of_epsilon) & set(given):
+            both = ("epsilon", *self.instead_of_epsilon)
+            values = tuple(given[name] for name in both)
+            raise InvalidSpecError(", ".join(both), values, "", "give one of the two")
         if "bins" in given:
             object.__setattr__(self, "levels", len(given["bins"]))
 

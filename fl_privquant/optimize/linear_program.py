@@ -1,4 +1,4 @@
-"""A linear program: built with PuLP, solved by HiGHS (or CBC), its status checked before values are read."""
+"""A linear program: built with PuLP, solved by HiGHS, its status checked before values are read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from fl_privquant._array_types import Floats
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 
-Method = Literal["simplex", "ipm", "cbc"]
-"""The solver: HiGHS by simplex or by interior points, or CBC."""
+Method = Literal["simplex", "ipm"]
+"""How HiGHS solves it: by the simplex method or by interior points."""
 
 # Tighter than the solvers' defaults (1e-7). Rounding rows to integers repairs small violations of epsilon,
 # and the smaller they are, the less the knots move.
@@ -110,16 +110,20 @@ class LinearProgram:
         return Solution(x, float(np.dot(x, self._costs)), duals)
 
     def _run(self, method: Method) -> None:
+        if method not in self._solvers:
+            self._solvers[method] = self._pulp.HiGHS(
+                msg=False,
+                solver=method,
+                primal_feasibility_tolerance=_TOLERANCE,
+                dual_feasibility_tolerance=_TOLERANCE,
+                # With one thread the pivots, and hence the design, are the same on every machine.
+                threads=1,
+            )
         try:
-            self._problem.solve(self._solver(method))
+            self._problem.solve(self._solvers[method])
         except IndexError:
             # HiGHS stopped without a solution, whose values PuLP reads all the same.
             self._problem.assignStatus(self._pulp.LpStatusNotSolved)
-
-    def _solver(self, method: Method) -> Any:
-        if method not in self._solvers:
-            self._solvers[method] = _solver(self._pulp, method)
-        return self._solvers[method]
 
     def _add(self, terms: Sequence[tuple[int, float]], sense: int, bound: float, name: str | None) -> None:
         expression = self._pulp.LpAffineExpression(
@@ -137,17 +141,3 @@ def _merge_rows(terms: Sequence[tuple[int, float]]) -> dict[int, float]:
     for i, coefficient in terms:
         merged[i] = merged.get(i, 0.0) + coefficient
     return merged
-
-
-def _solver(pulp: Any, method: Method) -> Any:
-    if method == "cbc":
-        options = [f"primalT {_TOLERANCE}", f"dualT {_TOLERANCE}"]
-        return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, options=options)
-    return pulp.HiGHS(
-        msg=False,
-        solver=method,
-        primal_feasibility_tolerance=_TOLERANCE,
-        dual_feasibility_tolerance=_TOLERANCE,
-        # With one thread the pivots, and hence the design, are the same on every machine.
-        threads=1,
-    )

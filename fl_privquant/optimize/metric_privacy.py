@@ -61,14 +61,15 @@ def ratio_bounds(metric: str, epsilon: float, knots: Floats) -> list[tuple[int, 
     ]
 
 
-def min_metric_value(metric: str, epsilon: float, knots: Floats) -> float:
-    """The least modulus of the outermost values. It is necessary, and enough for two values.
+def min_outer_value(epsilon: float, metric: str = "none", knots: Floats | None = None) -> float:
+    """The least modulus of the outermost values of an unbiased mechanism M, for a metric on its knots.
 
-    B_m - M is not negative and has mean B_m - x, so that B_m - x obeys every bound on ratios itself; the
-    strictest bounds are those next to x = 1. A distribution with two values obeys the bounds exactly if B_m -
-    x does.
+    It is necessary: B_m - M is not negative and has mean B_m - x, so that B_m - x obeys every bound on ratios
+    itself. Without a metric the strictest is that between x = -1 and 1, and the least modulus is
+    (e^epsilon + 1) / (e^epsilon - 1); with one, the strictest are those next to x = 1. It is enough for two
+    values, whose distribution obeys the bounds exactly if B_m - x does.
     """
-    if metric == "none":
+    if metric == "none" or knots is None:
         return 1.0 / math.tanh(epsilon / 2.0)
     needed = [
         (bound * float(knots[other]) - float(knots[row])) / (bound - 1.0)

@@ -347,11 +347,10 @@ def _break_ties(table: NoiseTable, words: Words, out: Ints, stream: RandomStream
     own = words >> np.uint64(64 - table.cell_bits)
     thresholds = table.cells[own] & np.uint64((1 << rest_bits) - 1)
     rests = (words >> np.uint64(1)) & np.uint64((1 << rest_bits) - 1)
-    second = np.empty(1, dtype=np.uint64)
     for i in np.flatnonzero(rests == thresholds).tolist():
-        stream.fill(second, continuation_address(first_word + i))
+        second = stream.integer(continuation_address(first_word + i), 1)
         cell = int(own[i])
-        magnitude = cell if second[0] < table.ties[cell] else int(table.cells[cell]) >> rest_bits
+        magnitude = cell if second < int(table.ties[cell]) else int(table.cells[cell]) >> rest_bits
         out[i] = -magnitude if int(words[i]) & 1 else magnitude
 
 

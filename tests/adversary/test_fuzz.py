@@ -357,7 +357,7 @@ def test_cached_designs(blobs, tmp_path):
     mechanism = Mechanism.from_bytes(blobs["optm"])
 
     def read(blob: bytes) -> None:
-        (tmp_path / "key.pqm").write_bytes(blob)
+        cache.path("key").write_bytes(b"key\n" + blob)
         assert cache.fetch("key", lambda: mechanism, Mechanism.from_bytes).epsilon >= 0.0
 
     check(CASES // 3, "cache", lambda rng: forged_mechanism(blobs["optm"], rng), read)

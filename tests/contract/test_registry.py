@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import fl_privquant as pq
-from fl_privquant.errors import CertificationError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import CertificationError, CodeOverflowError, InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms._continuous import FloatMechanism
 from fl_privquant.mechanisms.registry import get_entry
 from fl_privquant.mechanisms.vectors.base import VectorMechanism, VectorSpec
 from fl_privquant.privacy_loss.composition.compose import UpdateNorm
 from fl_privquant.sampling import chunks
+from tests.exact import g_test
 from tests.mechanisms.forgery import forged
 from tests.typical import spec_fields
 from tests.typical import typical as typical_of
@@ -133,6 +134,20 @@ def test_estimates_have_the_stated_bias(mechanism: Any) -> None:
     assert np.all(np.abs(estimates.mean(axis=0) - x - bias) < 6 * spread / math.sqrt(draws))
 
 
+@pytest.mark.parametrize(
+    "name", [each for each in pq.available_mechanisms() if hasattr(typical(each), "pmf")]
+)
+@pytest.mark.parametrize("x", [-0.97, -0.37, 0.77])
+def test_draws_follow_the_output_probabilities(mechanism: Any, x: float) -> None:
+    """A G-test, which an honest encoder fails once in 10^6; that of the opposite input is not passed."""
+    draws = 400_000
+    codes = mechanism.encode(np.full(draws, 0.1 * x), clip=0.1, rng=pq.RandomStream.seeded(5))
+    probabilities = mechanism.pmf([x, -x])
+    observed = np.bincount(codes, minlength=probabilities.shape[1])
+    assert g_test(observed, draws * probabilities[0]) > 1e-6
+    assert g_test(observed, draws * probabilities[1]) < 1e-6
+
+
 def test_a_bias_is_the_exception(mechanism: Any) -> None:
     bias = mechanism.bias(np.linspace(-1.0, 1.0, 41))
     assert bias.shape == (41,)
@@ -151,9 +166,10 @@ def test_the_exact_error_is_what_draws_show(mechanism: Any) -> None:
         assert drawn.mean() == pytest.approx(exact, abs=7 * drawn.std() / math.sqrt(x.size) + rounding)
 
 
-@pytest.mark.parametrize(
-    "name", [each for each in pq.available_mechanisms() if issubclass(get_entry(each).spec, VectorSpec)]
-)
+VECTORS = [each for each in pq.available_mechanisms() if issubclass(get_entry(each).spec, VectorSpec)]
+
+
+@pytest.mark.parametrize("name", VECTORS)
 def test_the_exact_error_of_vectors_is_what_draws_show(mechanism: Any) -> None:
     generator = np.random.default_rng(6)
     x = generator.uniform(-1.0, 1.0, (4_000, 3))
@@ -169,7 +185,11 @@ def test_the_exact_error_of_vectors_is_what_draws_show(mechanism: Any) -> None:
 
 def test_a_sum_of_codes_decodes_to_the_mean(mechanism: Any) -> None:
     if not mechanism.summable:
-        for asked in (lambda: mechanism.sum_bits(2), lambda: mechanism.to_codes(np.zeros(1, np.uint8))):
+        for asked in (
+            lambda: mechanism.sum_bits(2),
+            lambda: mechanism.to_codes(np.zeros(1, np.uint8)),
+            lambda: mechanism.decode_sum(np.zeros(3, np.int64), 2),
+        ):
             with pytest.raises(InvalidSpecError, match="add"):
                 asked()
         return
@@ -216,9 +236,7 @@ def test_the_same_seed_gives_the_same_codes(mechanism: Any) -> None:
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize(
-    "name", [each for each in pq.available_mechanisms() if not issubclass(get_entry(each).spec, VectorSpec)]
-)
+@pytest.mark.parametrize("name", [each for each in pq.available_mechanisms() if each not in VECTORS])
 def test_chunks_precision_and_layout_do_not_matter(mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(2).uniform(-1.2, 1.2, (40, 50)).astype(np.float32)
     expected = mechanism.encode(x, rng=pq.RandomStream.seeded(3))
@@ -246,6 +264,22 @@ def test_by_default_codes_are_not_repeatable(name: str, mechanism: Any) -> None:
 def test_what_is_not_finite_is_refused(mechanism: Any, bad: float) -> None:
     with pytest.raises(InvalidUpdateError):
         mechanism.for_dimension(2).encode(np.array([0.1, bad]))
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_messages_that_are_none(mechanism: Any) -> None:
+    mechanism = mechanism.for_dimension(3)
+    good = mechanism.encode(np.zeros(3))
+    with pytest.raises(InvalidUpdateError, match="integers"):
+        mechanism.decode(good.astype(np.float64))
+    for bad in (good[:-1], np.concatenate([good, good]), good[None]):
+        with pytest.raises(InvalidUpdateError, match="shape"):
+            mechanism.decode(bad)
+    for value in (-1, mechanism.wire_format(3, 1.0, np.dtype(np.float32)).largest + 1):
+        damaged = good.astype(np.int64)
+        damaged[-1] = value
+        with pytest.raises(CodeOverflowError, match="outside"):
+            mechanism.decode(damaged)
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, np.nan, np.inf])

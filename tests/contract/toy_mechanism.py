@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, log_ratio_upper
 from fl_privquant.distributions.codebook import Codebook
-from fl_privquant.distributions.input_density import Density, as_density
+from fl_privquant.distributions.input_density import Density
 from fl_privquant.distributions.integer_distribution import IntegerDistribution
 from fl_privquant.errors import CertificationError
 from fl_privquant.mechanisms.base import LatticeMechanism
 from fl_privquant.mechanisms.registry import register
-from fl_privquant.mechanisms.spec import Spec, check_epsilon
+from fl_privquant.mechanisms.spec import Spec
 from fl_privquant.privacy_loss.closed_forms import response_loss
 from fl_privquant.privacy_loss.composition.compose import NamedLoss
 from fl_privquant.privacy_loss.composition.loss_distribution import PrivacyLoss
@@ -40,9 +40,6 @@ class ToySpec(Spec):
     """The specification of the toy."""
 
     epsilon: float
-
-    def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,12 +108,10 @@ class ToyMechanism(LatticeMechanism, kind="toy"):
         return 0
 
     def mae(self, density: Density | ArrayLike | None = None) -> float:
-        nodes, weights = as_density(density).quadrature(np.linspace(-1.0, 1.0, 257))
-        return float(weights @ (self.pmf(nodes) * np.abs(self.values - nodes[:, None])).sum(axis=1))
+        return self._mean_error(density, np.linspace(-1.0, 1.0, 257), power=1)
 
     def mse(self, density: Density | ArrayLike | None = None) -> float:
-        nodes, weights = as_density(density).quadrature(np.linspace(-1.0, 1.0, 257))
-        return float(weights @ (self.pmf(nodes) * (self.values - nodes[:, None]) ** 2).sum(axis=1))
+        return self._mean_error(density, np.linspace(-1.0, 1.0, 257), power=2)
 
 
 def design_toy(spec: ToySpec) -> ToyMechanism:

@@ -28,11 +28,12 @@ def assert_forgeries_are_refused(
         Mechanism.from_bytes(longer + hashlib.sha256(longer).digest())
 
 
-def forged(mechanism: Mechanism, **changes: Any) -> bytes:
-    """The mechanism's bytes with the given fields of its header changed."""
+def forged(mechanism: Mechanism, body: bytes | None = None, **changes: Any) -> bytes:
+    """The mechanism's bytes with the given fields of its header changed, and with another body if given."""
     blob = mechanism.to_bytes()[:-32]
     magic, version, length = _PREFIX.unpack_from(blob)
     header = json.loads(blob[_PREFIX.size : _PREFIX.size + length]) | changes
     text = json.dumps(header).encode()
-    payload = _PREFIX.pack(magic, version, len(text)) + text + blob[_PREFIX.size + length :]
+    payload = _PREFIX.pack(magic, version, len(text)) + text
+    payload += blob[_PREFIX.size + length :] if body is None else body
     return payload + hashlib.sha256(payload).digest()

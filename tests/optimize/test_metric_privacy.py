@@ -12,7 +12,7 @@ import fl_privquant as pq
 from fl_privquant.distributions.input_density import SampleDensity, UniformDensity
 from fl_privquant.errors import CertificationError, InfeasibleDesignError, InvalidSpecError
 from fl_privquant.mechanisms.tables._metric_table import MetricTableMechanism, certify_metric_epsilon
-from fl_privquant.optimize.metric_privacy import diameter, min_metric_value, ratio_bounds
+from fl_privquant.optimize.metric_privacy import diameter, min_outer_value, ratio_bounds
 from fl_privquant.optimize.optm.free import design_free, place_knots
 
 UNIFORM = UniformDensity()
@@ -90,7 +90,7 @@ def test_symmetry_does_not_change_the_optimum(metric: str) -> None:
 @pytest.mark.parametrize("metric", ["none", "l1", "l2-grid"])
 def test_the_min_outer_value_is_sharp(metric: str) -> None:
     knots = np.linspace(-1.0, 1.0, 9)
-    least = min_metric_value(metric, 1.5, knots)
+    least = min_outer_value(1.5, metric, knots)
     for scale, feasible in ((1.0 + 1e-7, True), (1.0 - 1e-4, False)):
         values = np.array([-least * scale, 0.1, least * scale])
         if feasible:
@@ -108,7 +108,7 @@ def test_l1_approaches_its_limit_as_knots_are_refined() -> None:
         for count in (9, 33, 65)
     ]
     assert errors[0] > errors[1] > errors[2] > errors[1] * 0.98
-    assert min_metric_value("l1", 1.0, np.linspace(-1, 1, 9)) == pytest.approx(3.0)
+    assert min_outer_value(1.0, "l1", np.linspace(-1, 1, 9)) == pytest.approx(3.0)
 
 
 def test_bounds_between_all_pairs() -> None:

@@ -91,9 +91,6 @@ def test_indices_are_the_documented_bytes(num_levels: int) -> None:
             assert body == reference_digits(indices.tolist(), num_levels)
         else:
             assert body == reference_bits(indices.tolist(), width)
-        np.testing.assert_array_equal(
-            unpack_indices(pack_indices(indices, num_levels), num_levels, length), indices
-        )
 
 
 @pytest.mark.parametrize("width", range(1, 33))
@@ -134,11 +131,6 @@ def test_every_grouping_saves() -> None:
     for num_levels in range(2, 8000):
         bits = 8 * (packed_size(64_000, num_levels=num_levels) - HEADER_BYTES) / 64_000
         assert bits <= (num_levels - 1).bit_length()
-
-
-def test_two_bits_leave_room_in_a_fifteenth_of_float32() -> None:
-    assert packed_size(10**6, num_levels=4) == 250_016
-    assert 4 * 10**6 / 15 - 250_016 > 16_000
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64])
@@ -249,11 +241,8 @@ def test_malformed_payloads_are_refused(payload: bytes, message: str) -> None:
         unpack_indices(payload, 4, 101)
 
 
-def test_the_payload_that_was_spoilt_is_sound() -> None:
-    assert pack_indices(np.arange(101) % 4, 4) == PAYLOAD
-
-
 def test_what_was_not_asked_for_is_refused() -> None:
+    assert pack_indices(np.arange(101) % 4, 4) == PAYLOAD
     with pytest.raises(InvalidUpdateError, match="number of levels 4, expected 3"):
         unpack_indices(PAYLOAD, 3, 101)
     with pytest.raises(InvalidUpdateError, match="length 101, expected 102"):

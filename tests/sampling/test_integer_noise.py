@@ -28,6 +28,7 @@ from fl_privquant.sampling._noise_table import (
 )
 from fl_privquant.sampling.integer_noise import DiscreteGaussian, DiscreteLaplace, Skellam
 from fl_privquant.sampling.stream import Continuation, RandomStream, continuation_address
+from tests.exact import g_test
 
 Noise = DiscreteLaplace | DiscreteGaussian | Skellam
 
@@ -47,30 +48,19 @@ NOISES: list[Noise] = [
 ]
 
 
-def g_test(draws: np.ndarray, pmf: Callable[[np.ndarray], np.ndarray]) -> float:
-    """p-value that the draws have this distribution; numbers with few draws expected are pooled by side."""
+def p_value(draws: np.ndarray, pmf: Callable[[np.ndarray], np.ndarray]) -> float:
+    """That of a G-test that the draws have this distribution."""
     reach = int(np.abs(draws).max()) + 1
     k = np.arange(-reach, reach + 1)
     expected = draws.size * pmf(k)
-    observed = np.bincount(draws + reach, minlength=k.size).astype(float)
-    often = expected >= 20.0
-    left, right = ~often & (k < 0), ~often & (k > 0)
-    beyond = max(0.0, draws.size - expected.sum()) / 2.0
-    pooled_expected = np.concatenate(
-        [expected[often], [expected[left].sum() + beyond, expected[right].sum() + beyond]]
-    )
-    pooled_observed = np.concatenate([observed[often], [observed[left].sum(), observed[right].sum()]])
-    # Without draws a pool of next to no probability says nothing; with draws it says all.
-    some = pooled_observed > 0
-    statistic = 2.0 * np.sum(pooled_observed[some] * np.log(pooled_observed[some] / pooled_expected[some]))
-    statistic += 2.0 * (pooled_expected.sum() - pooled_observed.sum())
-    return float(stats.chi2.sf(statistic, pooled_expected.size - 1))
+    expected[[0, -1]] += max(draws.size - expected.sum(), 0.0) / 2.0
+    return g_test(np.bincount(draws + reach, minlength=k.size), expected)
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)
 def test_draws_follow_the_closed_form(noise: Noise) -> None:
     draws = noise.sample(NUM_DRAWS, RandomStream.seeded(11, purpose=str(noise)))
-    assert g_test(draws, noise.pmf) > REJECTED
+    assert p_value(draws, noise.pmf) > REJECTED
     spread = math.sqrt(float(noise.variance) / NUM_DRAWS)
     assert abs(draws.mean()) < 6.2 * spread
 
@@ -87,7 +77,7 @@ def test_draws_follow_the_closed_form(noise: Noise) -> None:
 )
 def test_a_wrong_distribution_is_caught(noise: Noise, wrong: Noise) -> None:
     draws = wrong.sample(NUM_DRAWS, RandomStream.seeded(12))
-    assert g_test(draws, noise.pmf) < REJECTED
+    assert p_value(draws, noise.pmf) < REJECTED
 
 
 def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +95,7 @@ def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         tried_table = NoiseTable(tried, table.ties, table.probabilities, table.total_variation)
         monkeypatch.setattr(integer_noise, "_tabulate", lambda noise, table=tried_table: table)
         DiscreteGaussian(Fraction(9, 4)).fill(draws, RandomStream.seeded(13), 0)
-        p_values.append(g_test(draws, noise.pmf))
+        p_values.append(p_value(draws, noise.pmf))
     assert p_values[0] > REJECTED > p_values[1]
 
 
@@ -233,6 +223,10 @@ class ScriptedStream(RandomStream):
     def fill(self, out: np.ndarray, first_word: int) -> None:
         for i in range(out.size):
             out[i] = self._words[first_word + i]
+
+    def integer(self, first_word: int, count: int) -> int:
+        assert count == 1
+        return self._words[first_word]
 
 
 def test_a_tie_is_decided_by_a_second_word() -> None:

@@ -14,7 +14,7 @@ from fl_privquant.distributions.certified_table import TOTAL_WEIGHT, CertifiedTa
 from fl_privquant.distributions.codebook import Codebook
 from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
-from fl_privquant.sampling import _loops, chunks
+from fl_privquant.sampling import _loops
 from fl_privquant.sampling.kernel import Sampler
 from fl_privquant.sampling.stream import RandomStream
 
@@ -105,6 +105,7 @@ def test_the_prepared_tables_are_exact(levels: int) -> None:
     row_cells = TOTAL_WEIGHT >> tables.shift
     np.testing.assert_array_equal(tables.rows[0::2], sampler.table.start_rows * row_cells)
     np.testing.assert_array_equal(tables.rows[1::2], sampler.table.end_rows * row_cells)
+    assert sampler.encode([0.0]).dtype == (np.uint8 if levels <= 256 else np.uint16)
 
 
 def test_sixteen_bits() -> None:
@@ -119,11 +120,6 @@ def test_sixteen_bits() -> None:
     assert indices.min() < 300
     assert indices.max() > 65_200
     np.testing.assert_array_equal(indices, reference(sampler, x, RandomStream.seeded(3).words(x.size)))
-
-
-def test_256_levels_are_bytes_and_257_are_not() -> None:
-    assert Sampler(dithered_response(256)).encode([0.0]).dtype == np.uint8
-    assert Sampler(dithered_response(257)).encode([0.0]).dtype == np.uint16
 
 
 @st.composite
@@ -201,7 +197,7 @@ def sampler() -> Sampler:
 
 @pytest.fixture(scope="module")
 def update() -> np.ndarray:
-    values = np.random.default_rng(0).normal(0.0, 0.05, 3 * (1 << 15) + 77)
+    values = np.random.default_rng(0).normal(0.0, 0.05, 77 * 1300)
     return values.astype(np.float32)
 
 
@@ -213,13 +209,6 @@ def expected(sampler: Sampler, update: np.ndarray) -> np.ndarray:
 def test_the_kernel_follows_the_reference(sampler, update, expected) -> None:
     words = RandomStream.seeded(11).words(update.size)
     np.testing.assert_array_equal(expected, reference(sampler, update, words, 0.1))
-
-
-@pytest.mark.parametrize("chunk", [1001, 1024, 40_000, 1 << 20])
-def test_chunks_do_not_matter(monkeypatch, sampler, update, expected, chunk: int) -> None:
-    monkeypatch.setattr(chunks, "_CHUNK", chunk)
-    indices = sampler.encode(update, clip=0.1, stream=RandomStream.seeded(11))
-    np.testing.assert_array_equal(indices, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.longdouble, ">f4", "<f4", ">f8"])
@@ -246,32 +235,19 @@ def read_only(values: np.ndarray) -> np.ndarray:
         lambda values: values[::-1].copy()[::-1],
         unaligned,
         read_only,
+        lambda values: np.asfortranarray(values.reshape(-1, 77)),
+        lambda values: np.kron(values.reshape(-1, 77), np.ones((2, 3), np.float32))[::2, ::3],
     ],
-    ids=["strided", "reversed", "unaligned", "read-only"],
+    ids=["strided", "reversed", "unaligned", "read-only", "columns first", "strided matrix"],
 )
-def test_layout_of_a_vector_does_not_matter(sampler, update, expected, layout) -> None:
+def test_layout_does_not_matter(sampler, update, expected, layout) -> None:
     values = layout(update)
+    writable = values.flags.writeable
     indices = sampler.encode(values, clip=0.1, stream=RandomStream.seeded(11))
-    np.testing.assert_array_equal(indices, expected)
-    np.testing.assert_array_equal(values, update)
-
-
-def test_layout_of_a_matrix_does_not_matter(sampler, update, expected) -> None:
-    square = update[: 300 * 300].reshape(300, 300)
-    wanted = expected[: square.size].reshape(square.shape)
-    for values in (square, np.asfortranarray(square), np.kron(square, np.ones((2, 3)))[::2, ::3]):
-        indices = sampler.encode(values, clip=0.1, stream=RandomStream.seeded(11))
-        np.testing.assert_array_equal(indices, wanted)
-        assert indices.flags.c_contiguous
-    broadcast = np.broadcast_to(np.float32(0.01), (7, 5))
-    assert sampler.encode(broadcast).shape == (7, 5)
-
-
-def test_the_input_stays_writable_and_unchanged(sampler) -> None:
-    x = np.linspace(-2.0, 2.0, 11)
-    sampler.encode(x)
-    x[0] = 0.0
-    np.testing.assert_array_equal(x[1:], np.linspace(-2.0, 2.0, 11)[1:])
+    np.testing.assert_array_equal(indices.ravel(), expected)
+    np.testing.assert_array_equal(values.ravel(), update)
+    assert indices.flags.c_contiguous
+    assert values.flags.writeable == writable
 
 
 def test_a_stream_is_used_up(sampler) -> None:
@@ -306,12 +282,6 @@ def test_what_is_not_floating_point_is_refused(sampler, x) -> None:
         sampler.encode(x)
 
 
-@pytest.mark.parametrize("clip", [0.0, -1.0, np.nan, np.inf])
-def test_a_clip_must_be_a_positive_number(sampler, clip: float) -> None:
-    with pytest.raises(InvalidSpecError, match="clip"):
-        sampler.encode([0.0], clip=clip)
-
-
 def test_a_refused_call_takes_no_words(sampler) -> None:
     stream = RandomStream.seeded(1)
     with pytest.raises(InvalidSpecError):
@@ -327,11 +297,3 @@ def test_the_tables_cannot_be_changed(sampler) -> None:
 def test_importing_the_sampler_does_not_import_numba() -> None:
     code = "import sys, fl_privquant.sampling.kernel; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_what_is_drawn_decodes(sampler, update) -> None:
-    book = sampler.table.codebook
-    clients = [sampler.encode(update, clip=0.1, stream=RandomStream.seeded(0, client=k)) for k in range(5)]
-    mean = np.mean([book.decode(indices, clip=0.1) for indices in clients], axis=0)
-    total = sum(book.codes[indices] for indices in clients)
-    np.testing.assert_allclose(book.decode_sum(total, 5, clip=0.1), mean, rtol=0.0, atol=1e-15)

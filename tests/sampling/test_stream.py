@@ -140,13 +140,6 @@ def test_the_key_is_not_shown() -> None:
     assert repr(RandomStream(key, simulated=False)) == "RandomStream(secure)"
 
 
-def test_bits_are_balanced() -> None:
-    # 64 bit positions, 2^16 words: 6 standard deviations fail one honest stream in 10^7.
-    words = RandomStream.seeded(9).words(1 << 16)
-    ones = np.unpackbits(words.view(np.uint8).reshape(-1, 8), axis=1).sum(axis=0, dtype=np.int64)
-    assert np.abs(ones - (1 << 15)).max() < 6 * np.sqrt(1 << 14)
-
-
 def test_misuse_is_refused() -> None:
     stream = RandomStream.seeded(0)
     with pytest.raises(InvalidSpecError, match="31 bytes"):

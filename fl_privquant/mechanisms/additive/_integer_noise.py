@@ -75,8 +75,10 @@ class AdditiveSpec(Spec):
     """The specification of an additive mechanism: give ``epsilon`` or ``variance``."""
 
     designed_for_sums = True
+    instead_of_epsilon = ("variance",)
+    either_or = True
+    max_epsilon = MAX_EPSILON
     noise_type: ClassVar[type[IntegerNoise]]
-    encodes_coordinates_alone: ClassVar[bool] = True
 
     epsilon: float | None = None
     levels: int = 16
@@ -91,20 +93,6 @@ class AdditiveSpec(Spec):
     variance: Annotated[float | None, number_between("(0, 1e18]")] = None
     """Variance of the noise in squared lattice steps, where it is given instead of ``epsilon``."""
 
-    def __post_init__(self) -> None:
-        if (self.epsilon is None) == (self.variance is None):
-            raise InvalidSpecError(
-                "epsilon, variance",
-                (self.epsilon, self.variance),
-                "",
-                "give one of the two, the loss of a coordinate or the variance of the noise",
-            )
-        super().__post_init__()
-        if self.epsilon is not None and self.epsilon > MAX_EPSILON:
-            raise InvalidSpecError(
-                "epsilon", self.epsilon, f"is above {MAX_EPSILON:g}", "for no privacy use 'stochastic'"
-            )
-
     @property
     def allowed_delta(self) -> float:
         """The delta that goes with ``epsilon``: 0, unless the mechanism's privacy is approximate."""
@@ -114,11 +102,6 @@ class AdditiveSpec(Spec):
     def max_shift(self) -> int:
         """The largest difference of two rounded inputs."""
         return self.levels - 1
-
-    @property
-    def noise(self) -> IntegerNoise | None:
-        """The noise of the given variance."""
-        return None if self.variance is None else self.noise_type.of_variance(Fraction(self.variance))
 
     @classmethod
     def choose_norm_ratio(cls, requirements: RunRequirements) -> float:
@@ -190,6 +173,7 @@ class AdditiveMechanism(ResidueMechanism):
     claimed_overflow_probability: float
 
     noise_type: ClassVar[type[IntegerNoise]]
+    encodes_coordinates_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
@@ -204,10 +188,10 @@ class AdditiveMechanism(ResidueMechanism):
     def of(cls, spec: AdditiveSpec) -> Self:
         """The certified mechanism with the least noise at ``epsilon``, or noise of the given variance."""
         delta = spec.allowed_delta
-        noise = spec.noise
-        if noise is None:
+        if spec.variance is None:
             noise, epsilon = cls._find_min_noise(spec), float(spec.epsilon or 0.0)
         else:
+            noise = cls.noise_type.of_variance(Fraction(spec.variance))
             check_width(noise, spec)
             epsilon = cls._find_min_epsilon(noise, spec.max_shift, delta)
         sizes = spec.levels, spec.num_clients

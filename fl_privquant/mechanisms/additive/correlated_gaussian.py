@@ -34,7 +34,7 @@ from fl_privquant import _validation
 from fl_privquant._array_types import Array, ArrayLike, Ints
 from fl_privquant._validation import integer_between
 from fl_privquant.errors import MISSING, InfeasibleDesignError, InvalidSpecError
-from fl_privquant.mechanisms.additive._residues import MAX_WRAP_BITS, NumClients, choose_ring_bits
+from fl_privquant.mechanisms.additive._residues import MAX_WRAP_BITS, NumClients
 from fl_privquant.mechanisms.additive.rounded_gaussian import (
     WRAPS,
     Deviation,
@@ -42,7 +42,7 @@ from fl_privquant.mechanisms.additive.rounded_gaussian import (
     RoundedGaussianSpec,
     coordinate_deviation,
     find_certified_spacing,
-    local_epsilon,
+    handed_variance,
     overflow_probability,
 )
 from fl_privquant.mechanisms.handed_noise import HandedNoise, NoiseSeeds
@@ -106,6 +106,18 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
 
     encodes_coordinates_alone: ClassVar[bool] = False
 
+    @classmethod
+    def _further_fields(cls, spec: RoundedGaussianSpec) -> dict[str, Any]:
+        return {
+            "correlation_steps": correlation_in_steps(spec.correlation or 0.0),
+            "handed_deviation": spec.handed_deviation,
+            "rounds": spec.rounds,
+            "rounds_apart": spec.rounds_apart,
+            "num_honest": spec.num_honest,
+            "num_corrupt": spec.num_corrupt or 0,
+            "num_opened": spec.num_opened or 0,
+        }
+
     @property
     def correlation(self) -> float:
         """The share of a round's handed noise that the next round takes off."""
@@ -139,11 +151,6 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
             self.noise.total_variation + self.handed_noise.total_variation,
         )
 
-    @cached_property
-    def overflow_probability(self) -> float:
-        sizes = (self.num_clients, self.wrap_bits, self.coordinate_deviation)
-        return overflow_probability(self.noise, self.spacing, *sizes, self._handed_variance)
-
     def loss(self, view: View = LOCAL, relation: Relation = Relation.REPLACE_ONE) -> NamedLoss:
         """The loss of one coordinate, by private noise alone: that of the local view, whatever is seen."""
         return super().loss(LOCAL, relation)
@@ -164,11 +171,7 @@ class CorrelatedGaussianMechanism(RoundedGaussianMechanism, kind="correlated_gau
 
     @property
     def _handed_variance(self) -> float:
-        return self.handed_deviation**2 * (1.0 + self.correlation**2)
-
-    @property
-    def _normal_deviation(self) -> float:
-        return math.sqrt(self.deviation**2 + self._handed_variance)
+        return handed_variance(self.handed_deviation, self.correlation)
 
     def round_equivalent_mse(self, lost: float = 0.0, workload: Workload = PREFIX_SUMS) -> float:
         """The variance of independent noise of a code that would leave the same error in models.
@@ -244,39 +247,6 @@ def correlation_in_steps(correlation: float) -> int:
             f"the nearest is {nearest:g}",
         )
     return round(steps)
-
-
-def design_correlated_gaussian(spec: RoundedGaussianSpec) -> CorrelatedGaussianMechanism:
-    """The certified mechanism of a specification that :attr:`RoundedGaussianSpec.correlated` accepted."""
-    spacing, handed = spec.spacing or 1.0, spec.handed_deviation or 2.0
-    steps = correlation_in_steps(spec.correlation or 0.0)
-    private, spread = FineGaussian(Fraction(spec.deviation)), spec.coordinate_deviation
-    variance = handed**2 * (1.0 + (steps / CORRELATION_STEPS) ** 2)
-    bits = choose_ring_bits(
-        spec.wrap_bits,
-        lambda bits: overflow_probability(private, spacing, spec.num_clients, bits, spread, variance),
-        spec.overflow_probability,
-        f"rounded_gaussian: the correlated noise of {spec.num_clients} clients with spacing {spacing:.4g}",
-    )
-    return CorrelatedGaussianMechanism(
-        "rounded_gaussian",
-        spacing=spacing,
-        deviation=spec.deviation,
-        num_clients=spec.num_clients,
-        wrap_bits=bits,
-        claimed_epsilon=local_epsilon(private, spacing, spec.delta * (1.0 - 1e-6)),
-        claimed_delta=spec.delta,
-        claimed_overflow_probability=spec.overflow_probability,
-        coordinate_deviation=spread,
-        correlation_steps=steps,
-        handed_deviation=handed,
-        rounds=spec.rounds or 1,
-        rounds_apart=spec.rounds_apart or 1,
-        num_honest=spec.num_honest or 1,
-        num_corrupt=spec.num_corrupt or 0,
-        num_opened=spec.num_opened or 0,
-        parameters=spec.parameters(),
-    )
 
 
 @dataclass(frozen=True)
@@ -397,8 +367,7 @@ def _design(handed: float, private: float, run: RunRequirements, schedule: Round
     noise = LagNoise(correlation, counted)
     ratio = error_ratio(schedule, noise, not_counted=uncounted, lost=stays, opened=opened)
     error = ratio * run.survivors / shares.num_hidden
-    variance = handed**2 * (1.0 + correlation**2)
-    spread = coordinate_deviation(run)
+    variance, spread = handed_variance(handed, correlation), coordinate_deviation(run)
     bits = next(
         bits
         for bits in range(2, 2 * MAX_WRAP_BITS)

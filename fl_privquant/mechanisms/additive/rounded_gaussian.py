@@ -100,10 +100,11 @@ _CLOSE, _MAX_STEPS = 1e-6, 8
 class RoundedGaussianSpec(Spec):
     """The specification of rounded Gaussian: give ``epsilon`` or ``spacing``."""
 
-    designed_for_sums: ClassVar[bool] = True
-    chooses_width: ClassVar[bool] = True
-    instead_of_epsilon: ClassVar[tuple[str, ...]] = ("spacing",)
-    max_epsilon: ClassVar[float] = MAX_EPSILON
+    designed_for_sums = True
+    chooses_width = True
+    instead_of_epsilon = ("spacing",)
+    either_or = True
+    max_epsilon = MAX_EPSILON
 
     epsilon: float | None = None
     delta: float = 1e-6
@@ -135,16 +136,6 @@ class RoundedGaussianSpec(Spec):
     """Corrupt clients of each round, at most."""
     num_opened: Annotated[int | None, integer_between(0, 1 << 31)] = None
     """Seeds of a round that the server is told, at most, because their receivers are lost."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epsilon is not None and self.spacing is not None:
-            raise InvalidSpecError(
-                "epsilon, spacing",
-                (self.epsilon, self.spacing),
-                "",
-                "give one of the two, the loss of a coordinate or the distance of lattice points",
-            )
 
     @property
     def correlated(self) -> bool:
@@ -328,6 +319,7 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     @classmethod
     def of(cls, spec: RoundedGaussianSpec) -> Self:
         """The certified mechanism with the least noise at ``epsilon``, or with the given spacing."""
+        further = cls._further_fields(spec)
         noise, delta = FineGaussian(Fraction(spec.deviation)), spec.delta
         spacing, epsilon = spec.spacing, spec.epsilon
         if spacing is None:
@@ -339,16 +331,28 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
             spacing = 2.0 / (separation * noise.proven_deviation) * _FLOAT_ROOM
         else:
             epsilon = local_epsilon(noise, spacing, delta * (1.0 - _LEFT))
-        spread = spec.coordinate_deviation
+        spread, handed = spec.coordinate_deviation, handed_variance(spec.handed_deviation, spec.correlation)
         bits = choose_ring_bits(
             spec.wrap_bits,
-            lambda bits: overflow_probability(noise, spacing, spec.num_clients, bits, spread),
+            lambda bits: overflow_probability(noise, spacing, spec.num_clients, bits, spread, handed),
             spec.overflow_probability,
-            f"{cls.kind}: the noise of {spec.num_clients} clients with spacing {spacing:.4g}",
+            f"{ROUNDED_GAUSSIAN}: the noise of {spec.num_clients} clients with spacing {spacing:.4g}",
         )
         claims = (epsilon, delta, spec.overflow_probability)
         sizes = (spacing, spec.deviation, spec.num_clients, bits)
-        return cls(cls.kind, *sizes, *claims, spread, parameters=spec.parameters())
+        return cls(
+            ROUNDED_GAUSSIAN,
+            *sizes,
+            *claims,
+            spread,
+            parameters=spec.parameters(),
+            **further,
+        )
+
+    @classmethod
+    def _further_fields(cls, spec: RoundedGaussianSpec) -> dict[str, Any]:
+        """The fields of a subclass."""
+        return {}
 
     @property
     def _form(self) -> str:
@@ -363,7 +367,7 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
     @cached_property
     def overflow_probability(self) -> float:
         sizes = (self.num_clients, self.wrap_bits, self.coordinate_deviation)
-        return overflow_probability(self.noise, self.spacing, *sizes)
+        return overflow_probability(self.noise, self.spacing, *sizes, self._handed_variance)
 
     def delta_at(self, epsilon: float) -> float:
         if math.isinf(epsilon):
@@ -412,9 +416,14 @@ class RoundedGaussianMechanism(ResidueMechanism, kind="rounded_gaussian"):
         return RoundedShares(view.honest_count, self.noise.proven_deviation, self.noise.total_variation)
 
     @property
+    def _handed_variance(self) -> float:
+        """Variance of the noise of a code besides the client's own, in squared spacings."""
+        return 0.0
+
+    @property
     def _normal_deviation(self) -> float:
         """Standard deviation of the noise of a code, in spacings."""
-        return self.deviation
+        return math.sqrt(self.deviation**2 + self._handed_variance)
 
     @property
     def _code_variance(self) -> float:
@@ -491,6 +500,11 @@ def local_epsilon(noise: FineGaussian, spacing: float, delta: float) -> float:
     return epsilon if epsilon <= most else math.inf
 
 
+def handed_variance(deviation: float | None, correlation: float | None) -> float:
+    """Variance of handed noise in a code, in squared spacings: what is added and what is taken off."""
+    return 0.0 if deviation is None or correlation is None else deviation**2 * (1.0 + correlation**2)
+
+
 def overflow_probability(
     noise: FineGaussian,
     spacing: float,
@@ -527,6 +541,6 @@ def design_rounded_gaussian(spec: RoundedGaussianSpec) -> RoundedGaussianMechani
     if not spec.correlated:
         return RoundedGaussianMechanism.of(spec)
     # Imported here because the module builds on this one.
-    from fl_privquant.mechanisms.additive.correlated_gaussian import design_correlated_gaussian
+    from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 
-    return design_correlated_gaussian(spec)
+    return CorrelatedGaussianMechanism.of(spec)

@@ -154,22 +154,15 @@ def _find_max_rate(
         return biased_distribution(bins, keep, rate, spec.rows_per_interval)
 
     slow, fast = 0.0, _MAX_RATE
-    if _fast_epsilon(distribution_at(slow)) > epsilon:
+    if distribution_at(slow).epsilon > epsilon:
         raise InfeasibleDesignError(
             f"biased: the selection with keep {keep:g} alone exceeds epsilon {epsilon:g}; lower keep"
         )
     for _ in range(_RATE_STEPS):
         # Rates range over orders of magnitude, so that the geometric mean is taken.
         middle = math.sqrt(slow * fast) if slow > 0.0 else fast / 8.0
-        slow, fast = (middle, fast) if _fast_epsilon(distribution_at(middle)) <= epsilon else (slow, middle)
+        slow, fast = (middle, fast) if distribution_at(middle).epsilon <= epsilon else (slow, middle)
     return slow, distribution_at(slow)
-
-
-def _fast_epsilon(distribution: OutputDistribution) -> float:
-    """Compute :attr:`OutputDistribution.epsilon` faster, because the search needs it very often."""
-    largest = np.maximum(distribution.start_rows.max(axis=0), distribution.end_rows.max(axis=0))
-    smallest = np.minimum(distribution.start_rows.min(axis=0), distribution.end_rows.min(axis=0))
-    return math.inf if np.any(smallest <= 0.0) else float(np.log(largest / smallest).max())
 
 
 def _tune(spec: BiasedSpec) -> tuple[float, float]:

@@ -26,8 +26,8 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.spec import SEARCHED_LEVELS, MinErrorSpec
 from fl_privquant.optimize.bin_search import BinSearch, Evaluation, memoize_evaluations
+from fl_privquant.optimize.metric_privacy import min_outer_value
 from fl_privquant.optimize.optm.bin_selection import Selections
-from fl_privquant.optimize.optm.free import min_outer_value
 from fl_privquant.optimize.tuning import Tuned, tune_rate
 
 _GAMMAS = np.geomspace(1e-3, 30.0, 30)

@@ -36,7 +36,7 @@ from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.spec import Spec
 from fl_privquant.mechanisms.tables._metric_table import certify_distribution
-from fl_privquant.optimize.metric_privacy import METRICS, min_metric_value
+from fl_privquant.optimize.metric_privacy import METRICS, min_outer_value
 from fl_privquant.optimize.mvu import design_alphabet
 from fl_privquant.optimize.optm.free import design_free
 from fl_privquant.optimize.tuning import design_with_slack
@@ -105,12 +105,12 @@ def mvu_distribution(spec: MvuSpec, values: Floats, epsilon: float) -> OutputDis
 def search_mvu_values(spec: MvuSpec) -> Codebook:
     """The alphabet of the local minimum, without repeats, on a symmetric lattice."""
     if spec.metric == "none" and spec.levels == 2:
-        alphabet = np.array([-1.0, 1.0]) * min_metric_value("none", spec.epsilon, spec.grid)
+        alphabet = np.array([-1.0, 1.0]) * min_outer_value(spec.epsilon)
     else:
         alphabet = design_alphabet(spec.epsilon, spec.levels, spec.grid, spec.metric)
     distinct = _merge_equal_values(alphabet)
     # Rounding must not bring the outermost value below the one that epsilon needs, with room for the slack.
-    least = min_metric_value(spec.metric, spec.epsilon, spec.grid) * (1.0 + 1e-6)
+    least = min_outer_value(spec.epsilon, spec.metric, spec.grid) * (1.0 + 1e-6)
     edge = max(float(distinct[-1]), least)
     if distinct.size < 2 or not np.isfinite(edge):
         raise InfeasibleDesignError(f"mvu: the alphabet {alphabet} has no two distinct values; raise epsilon")

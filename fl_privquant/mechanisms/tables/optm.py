@@ -32,7 +32,7 @@ from fl_privquant.mechanisms.spec import MinErrorSpec, Variant
 from fl_privquant.mechanisms.tables._metric_table import certify_distribution
 from fl_privquant.optimize.bin_search import BinSearch, Evaluation, memoize_evaluations
 from fl_privquant.optimize.linear_program import Method
-from fl_privquant.optimize.metric_privacy import METRICS, min_metric_value
+from fl_privquant.optimize.metric_privacy import METRICS, min_outer_value
 from fl_privquant.optimize.optm.free import FreeFamily, design_free, place_knots
 from fl_privquant.optimize.optm.independent import design_independent
 from fl_privquant.optimize.optm.monotone import design_monotone
@@ -135,7 +135,7 @@ def design_optm(spec: OptmSpec) -> TableMechanism:
         if spec.epsilon >= _SURELY_SEARCHED or spec.bins is not None or spec.max_value is not None:
             raise
         # What failed is of no help: the search, its linear programs or the table, at values that nobody gave.
-        least = min_metric_value(spec.metric, spec.epsilon, _grid(spec))
+        least = min_outer_value(spec.epsilon, spec.metric, _grid(spec))
         raise InfeasibleDesignError(
             f"an epsilon of {spec.epsilon:g} is too small for a search of {spec.levels} levels: unbiased "
             f"values reach ±{least:.3g} or beyond, where floating point does not tell distributions apart; "
@@ -165,7 +165,7 @@ def _solve_distribution(spec: OptmSpec, values: Floats, epsilon: float) -> Outpu
         method: Method = "ipm" if many else "simplex"
         room = (spec.levels + _ROUNDED) / TOTAL_WEIGHT if spec.metric == "l1" else 0.0
         optimum = design_free(values, epsilon, spec.density, spec.power, knots, method, spec.metric, room)
-        return optimum.concentrate_distribution if spec.metric == "none" else optimum.distribution
+        return optimum.concentrated if spec.metric == "none" else optimum.distribution
     if spec.family == "paired":
         return design_paired(values, epsilon, spec.density, spec.power)
     if spec.constraints == "constraint2":
@@ -194,7 +194,7 @@ def _grid(spec: OptmSpec) -> Floats:
 
 def _search(spec: OptmSpec) -> Codebook:
     room = 1.0 if spec.metric == "none" else 1.0 - _MAX_SLACK
-    least = min_metric_value(spec.metric, spec.epsilon * room, _grid(spec)) * _BEYOND_MIN
+    least = min_outer_value(spec.epsilon * room, spec.metric, _grid(spec)) * _BEYOND_MIN
     search = BinSearch(
         _make_evaluation(spec),
         spec.levels,

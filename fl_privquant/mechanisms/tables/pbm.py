@@ -70,17 +70,14 @@ class PbmSpec(Spec):
     """The specification of PBM: give ``epsilon`` or ``theta``."""
 
     designed_for_sums = True
+    instead_of_epsilon = ("theta",)
+    either_or = True
 
     epsilon: float | None = None
     levels: int = 16
     """Number of codes, which is one more than the number of trials."""
     theta: Annotated[float | None, number_between("(0, 0.5)")] = None
     """How much the probability of a success moves with the input, above 0 and below 1/2."""
-
-    def __post_init__(self) -> None:
-        if (self.epsilon is None) == (self.theta is None):
-            raise InvalidSpecError("epsilon, theta", (self.epsilon, self.theta), "", "give one of the two")
-        super().__post_init__()
 
     @classmethod
     def propose(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.mechanisms.base import TableMechanism
 from fl_privquant.mechanisms.registry import register
 from fl_privquant.mechanisms.spec import SEARCHED_LEVELS, MinErrorSpec
+from fl_privquant.optimize.metric_privacy import min_outer_value
 from fl_privquant.optimize.optm.bin_selection import Selections
-from fl_privquant.optimize.optm.free import min_outer_value
 from fl_privquant.optimize.tuning import tune_rate
 
 _KEEP_RATES = np.linspace(0.01, 0.999, 60)

@@ -72,18 +72,14 @@ class SeededVectorMechanism(ResponseMechanism):
 
     def _draw(self, x: Floats, source: Continuation) -> Bits:
         seed = source.below(1 << SEED_BITS)
-        message = seed
-        for draw in range(self.repeats):
-            first = SEED_BITS + draw * self.answer_bits
-            message |= self._answer(x, seed, draw, source) << first
-        return int_to_bits(message, self.message_size)
+        answers = np.array([self._answer(x, seed, draw, source) for draw in range(self.repeats)])
+        return np.concatenate([int_to_bits(seed, SEED_BITS), numbers_to_bits(answers, self.answer_bits)])
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        message = bits_to_int(self._check_message(indices))
-        seed = message & ((1 << SEED_BITS) - 1)
+        bits = self._check_message(indices)
+        seed, answers = bits_to_int(bits[:SEED_BITS]), bits_to_numbers(bits[SEED_BITS:], self.answer_bits)
         total = np.zeros(self.dimension)
-        for draw in range(self.repeats):
-            answer = message >> SEED_BITS + draw * self.answer_bits & ((1 << self.answer_bits) - 1)
+        for draw, answer in enumerate(answers.tolist()):
             total += self._decode_answer(answer, seed, draw)
         return np.asarray(self._scale(clip) * total)
 

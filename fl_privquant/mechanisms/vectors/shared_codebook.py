@@ -90,13 +90,16 @@ _MIN_COMPARED = 64
 class SharedCodebookSpec(PrivateVectorSpec):
     """The specification of a mechanism with a shared codebook; see :class:`PrivateVectorSpec`."""
 
+    # One draw is optimal, whatever epsilon.
+    default_repeats = 1
+
     levels: int | None = None
     """Number M of codewords, 2 to 65536; None lets the mechanism choose a power of two up to 2^12."""
 
     @classmethod
     def candidate(cls, requirements: RunRequirements, epsilon: float) -> dict[str, Any]:
-        """One draw is optimal; the number of codewords is left to the design."""
-        return super().candidate(requirements, epsilon) | {"repeats": 1, "levels": None}
+        """The number of codewords is left to the design."""
+        return super().candidate(requirements, epsilon) | {"levels": None} | dict(requirements.parameters)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

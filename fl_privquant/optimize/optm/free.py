@@ -36,7 +36,7 @@ from fl_privquant.distributions.input_density import Density
 from fl_privquant.distributions.output_distribution import OutputDistribution, error_costs
 from fl_privquant.errors import InfeasibleDesignError
 from fl_privquant.optimize.linear_program import LinearProgram, Method, Solution
-from fl_privquant.optimize.metric_privacy import min_metric_value, ratio_bounds
+from fl_privquant.optimize.metric_privacy import min_outer_value, ratio_bounds
 
 # Pieces narrower than this could vanish when rows are rounded to integers.
 _MIN_PIECE = 1e-4
@@ -60,7 +60,7 @@ class FreeOptimum:
         return OutputDistribution.from_knots(self._values, self._family.knots, np.maximum(self._rows, 0.0))
 
     @cached_property
-    def concentrate_distribution(self) -> OutputDistribution:
+    def concentrated(self) -> OutputDistribution:
         """The best distribution with the same floors, which bends where it should, and has no more error."""
         return concentrated_distribution(self._values, self._family.epsilon, np.maximum(self._floors, 0.0))
 
@@ -73,22 +73,12 @@ class FreeOptimum:
         return np.asarray((slopes * self._rows).sum(axis=0) - self._prices @ self._rows)
 
 
-def min_outer_value(epsilon: float) -> float:
-    """How far out the outermost values must lie: (e^epsilon + 1) / (e^epsilon - 1).
-
-    This is necessary for every unbiased mechanism M: B_m - M is non-negative with mean B_m - 1 at x = 1 and
-    B_m + 1 at x = -1, and the ratio of the two means is at most e^epsilon. It is sufficient by the two-point
-    mechanism.
-    """
-    return 1.0 / math.tanh(epsilon / 2.0)
-
-
 def require_reach(values: Floats, epsilon: float, metric: str = "none", knots: Floats | None = None) -> None:
     """Raise InfeasibleDesignError unless the outermost values reach far enough, for a metric on its knots."""
-    least, under, advice = min_outer_value(epsilon), "", ""
+    least, under, advice = min_outer_value(epsilon, metric, knots), "", ""
     if metric != "none" and knots is not None:
         # With the tolerance of the solver, because the search starts at the bound itself.
-        least = min_metric_value(metric, epsilon, knots) * (1.0 - 1e-12)
+        least *= 1.0 - 1e-12
         under = f" under metric {metric!r} on {knots.size} knots"
         advice = "" if metric == "l1" else ", or lower num_knots"
     if values[0] > -least or values[-1] < least:

@@ -17,22 +17,18 @@ from numpy.typing import NDArray
 from fl_privquant._array_types import Floats
 from fl_privquant.distributions.input_density import Density
 from fl_privquant.distributions.output_distribution import OutputDistribution, error_costs
-from fl_privquant.optimize.linear_program import LinearProgram, Method
+from fl_privquant.optimize.linear_program import LinearProgram
 from fl_privquant.optimize.optm.bin_selection import Interval, Selections
 from fl_privquant.optimize.optm.free import is_symmetric, require_reach
 
 
-def design_paired(
-    values: Floats, epsilon: float, density: Density, power: int, method: Method = "simplex"
-) -> OutputDistribution:
+def design_paired(values: Floats, epsilon: float, density: Density, power: int) -> OutputDistribution:
     """The least error among joint selections of two bins.
 
     Parameters
     ----------
     values, epsilon, density, power
         As for :func:`~fl_privquant.optimize.optm.free.design_free`.
-    method
-        Of the solver.
 
     Returns
     -------
@@ -75,7 +71,7 @@ def design_paired(
             entries = [(pair, share) for pair, share in output.items() if share > 0.0]
             program.at_most([*entries, (floor[floor_of[i]], -math.exp(epsilon))], 0.0)
             program.at_most([(floor[floor_of[i]], 1.0), *((pair, -share) for pair, share in entries)], 0.0)
-    solution = np.maximum(program.solve(method).x, 0.0)
+    solution = np.maximum(program.solve().x, 0.0)
 
     joints = [solution[own] for own in numbers]
     return selections.pair_distribution([joint / joint.sum() for joint in joints])

@@ -33,14 +33,6 @@ def signed_distribution(noise: IntegerNoise) -> dict[int, Fraction]:
     return distribution
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=repr)
-def test_what_is_drawn_is_a_distribution(noise: IntegerNoise) -> None:
-    distribution = signed_distribution(noise)
-    assert sum(distribution.values()) == 1
-    keys = np.array(sorted(distribution))
-    np.testing.assert_allclose([float(distribution[k]) for k in keys.tolist()], noise.pmf(keys), rtol=1e-6)
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0, 6.0])
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
 def test_no_shift_up_to_the_largest_has_a_larger_delta(noise: IntegerNoise, epsilon: float) -> None:

@@ -52,17 +52,6 @@ def test_an_estimate_is_less_than_a_step_away(bits, clip, seed):
     assert np.abs(estimates - x).max() <= mechanism.step * clip * (1 + 1e-6)
 
 
-def test_rounding_is_unbiased_where_cutting_off_is_not():
-    mechanism = pq.design("none", fixed_point_bits=6)
-    draws, x = 200_000, 0.31
-    codes = mechanism.encode(np.full(draws, x), rng=pq.RandomStream.seeded(4))
-    # A share f of the way has variance f (1 - f) <= 1/4 steps^2: 6 standard errors, odds below 1e-8.
-    allowed = 6 * 0.5 * mechanism.step / math.sqrt(draws)
-    assert abs(mechanism.decode(codes).mean() - x) < allowed
-    cut = np.floor((x + 1.0) / mechanism.step) * mechanism.step - 1.0
-    assert abs(cut - x) > allowed
-
-
 def test_the_sum_of_codes_is_exact_on_the_lattice():
     mechanism = pq.design("none", fixed_point_bits=20)
     generator = np.random.default_rng(0)

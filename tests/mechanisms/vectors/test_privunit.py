@@ -13,7 +13,7 @@ from scipy import stats
 
 import fl_privquant as pq
 from fl_privquant.distributions.sphere_cap import cap_share_bounds
-from fl_privquant.errors import CodeOverflowError, InvalidSpecError, InvalidUpdateError
+from fl_privquant.errors import InvalidSpecError, InvalidUpdateError
 from fl_privquant.mechanisms.vectors.base import CHANCES
 from fl_privquant.mechanisms.vectors.sphere import (
     cap_mean,
@@ -114,12 +114,7 @@ def test_projections_that_cannot_be_are_refused(projected: int) -> None:
 
 def test_messages_that_are_none() -> None:
     mechanism = design_privunit(2.0, 3)
-    good = mechanism.encode(np.zeros(3))
     large = np.array([np.nan, 1e30, 0.5], np.float32).view(np.uint32)
     for bad in (large, np.zeros(3, np.uint32)):
         with pytest.raises(InvalidUpdateError, match="unit vector"):
             mechanism.decode(bad)
-    with pytest.raises(InvalidUpdateError, match="shape"):
-        mechanism.decode(good[:-1])
-    with pytest.raises(CodeOverflowError, match="outside"):
-        mechanism.decode(np.array([0, 0, 1 << 33]))
