@@ -26,7 +26,6 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.policies.schedules import (
-    DoublingMechanism,
     Policy,
     QuantileClip,
     ScheduledMechanism,
@@ -156,7 +155,6 @@ CLIPPED = Encoding(COARSE, clip=0.1, l2_clip=1.0)
         (QuantileClip(CLIPPED), False),
         (QuantileClip(ScheduledMechanism(CLIPPED, {3: FINE})), False),
         (QuantileClip(lambda server_round: CLIPPED), True),
-        (DoublingMechanism(ENCODING, lambda levels: FINE, levels=2, max_levels=4), True),
     ],
 )
 def test_policies_say_whether_they_look_at_earlier_rounds(policy: Policy, adaptive: bool) -> None:

@@ -56,7 +56,6 @@ _VARIANTS = (
     "mechanism=optm encoding=quantile federation.fraction=0.6",
     "mechanism=optm encoding=quantile secagg=on",
     "mechanism=optm encoding=schedule",
-    "mechanism=optm encoding=doubling",
     "mechanism=skellam encoding=rotated secagg=on partition=dirichlet",
     "mechanism=optm task.model=mlp federation.strategy=fedadam engine.threads=3",
     "mechanism=rounded_gaussian privacy.epsilon=8 secagg=on",

@@ -1,4 +1,4 @@
-"""Clip and levels that change from round to round: where they settle, what they cost, and how they resume."""
+"""Clips and levels that change from round to round; where they settle, cost, and resume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedMedian
 
 import fl_privquant as pq
@@ -20,7 +19,6 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
-    DoublingMechanism,
     PrivQuantStrategy,
     QuantileClip,
     ScheduledMechanism,
@@ -220,51 +218,6 @@ def test_the_clip_stays_inside_its_bounds() -> None:
     assert policy(1).clip == pytest.approx(2.0)
 
 
-def levels_after(losses: list[float], **options: Any) -> list[int]:
-    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 8, **options)
-    found = []
-    for number, loss in enumerate(losses):
-        policy.observe(number, loss)
-        found.append(policy.levels)
-    return found
-
-
-def test_levels_double_when_the_loss_stalls() -> None:
-    falling = [1.0 / (number + 1) for number in range(30)]
-    assert levels_after(falling) == [2] * 30
-    # No lower than two observations ago; then the new levels get a whole window; never above max_levels.
-    assert levels_after([1.0] * 9, window=2, smoothing=0.0) == [2, 2, 4, 4, 8, 8, 8, 8, 8]
-    # The running mean still falls where the loss itself has stopped to.
-    stopped = [1.0, 0.5, 0.5, 0.5, 0.5, 0.5]
-    assert levels_after(stopped, window=2, smoothing=0.0) == [2, 2, 2, 4, 4, 8]
-    assert levels_after(stopped, window=2, smoothing=0.5) == [2] * 6
-
-
-def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
-    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 8, window=1, smoothing=0.0)
-    for number, loss in ((0, 1.0), (0, 1.0), (1, math.nan), (1, 0.5), (0, 3.0)):
-        policy.observe(number, loss)
-    assert policy.levels == 2
-    policy.observe(2, 0.5)
-    assert policy.levels == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"levels": 1}, "levels: 1"),
-        ({"levels": 16}, "from 2 to 8; raise max_levels"),
-        ({"max_levels": math.nan}, "max_levels: nan"),
-        ({"max_levels": None}, "max_levels: None"),
-        ({"window": 0}, "window"),
-        ({"smoothing": 1.0}, "smoothing"),
-    ],
-)
-def test_bad_doublings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidSpecError, match=message):
-        DoublingMechanism(ENCODING, lambda levels: OPTM, **({"levels": 2, "max_levels": 8} | options))
-
-
 def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
     fine = pq.design("optm", epsilon=2.0, bits=3)
     schedule = ScheduledMechanism(QuantileClip(ENCODING), {3: fine, 5: OPTM})
@@ -289,11 +242,6 @@ def test_an_encoding_may_be_any_function_of_the_round() -> None:
         wrong.request(1)
 
 
-def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """The server's own loss: it stalls at once."""
-    return MetricRecord({"loss": 1.0})
-
-
 def run(
     secure: bool = False,
     path: Path | None = None,
@@ -304,9 +252,7 @@ def run(
 ) -> Simulated:
     """A run with both policies."""
     clip = QuantileClip(Encoding(OPTM, 1.0), rate=0.5)
-    bits = DoublingMechanism(
-        clip, lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
-    )
+    bits = ScheduledMechanism(clip, {2: pq.design("optm", epsilon=2.0, bits=3)})
     open_sum = SumOfCodes() if sum_codes else PerClient()
     aggregation = SecureSum() if secure else open_sum
     private = PrivQuantStrategy(inner or fedavg(), bits, aggregation=aggregation)
@@ -317,20 +263,14 @@ def run(
             raise Killed
         return trained(arrays, partition, server_round)
 
-    def observed(number: int, arrays: Any) -> Any:
-        metrics = evaluate(number, arrays)
-        bits.observe_metrics(number, metrics)
-        return metrics
-
     client = client_app([mod_for(aggregation)], train)
-    return simulate(strategy, client, 6, rounds, seed=3, evaluate_fn=observed)
+    return simulate(strategy, client, 6, rounds, seed=3)
 
 
 def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> None:
     plain, secure = run(), run(secure=True)
     assert_same_arrays(secure.model, plain.model)
     assert secure.private.policy(7).clip == plain.private.policy(7).clip < 1.0
-    assert secure.private.policy.levels == plain.private.policy.levels == 8
 
 
 def test_votes_are_counted_by_both_sides_and_stated() -> None:
@@ -359,7 +299,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
     resumed = run(secure, path)
     assert_same_arrays(resumed.model, whole.model)
     state = whole.private.policy.checkpoint_state()
-    assert (state["policy"], state["base"]["policy"]) == ("DoublingMechanism", "QuantileClip")
+    assert (state["policy"], state["base"]["policy"]) == ("ScheduledMechanism", "QuantileClip")
     assert state["base"]["learned"]["clip"] != 1.0
     assert resumed.private.policy.checkpoint_state() == state
 
@@ -376,18 +316,6 @@ def test_a_checkpoint_without_the_policy_is_refused() -> None:
     nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))
     with pytest.raises(InvalidSpecError, match="not of this QuantileClip"):
         nested.restore_state(PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).checkpoint_state())
-
-
-def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
-    class Evaluates(type(fedavg())):  # type: ignore[misc]
-        def aggregate_evaluate(self, server_round: int, replies: Any) -> MetricRecord:
-            return MetricRecord({"loss": 1.0, "secret": 5.0})
-
-    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 4, window=1, smoothing=0.0)
-    strategy = PrivQuantStrategy(Evaluates(), QuantileClip(policy))
-    for number in (1, 2):
-        strategy.aggregate_evaluate(number, [])
-    assert policy.levels == 4
 
 
 def test_the_vote_is_in_the_norm_that_is_counted_by() -> None:

@@ -429,8 +429,6 @@ class PrivQuantStrategy(StrategyWrapper):
             self.failed_rounds = 0
             if current.codec.votes:
                 self.policy.observe_votes(current.clip_vote(opened, usable))
-            if opened.total is not None:
-                self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
             self._failed_training.log(current, plain, len(usable))
             # The sum was decoded: its codes need not stay in memory.
@@ -546,11 +544,9 @@ class PrivQuantStrategy(StrategyWrapper):
         )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
+        """Delegate to the wrapped strategy, which weighs all clients alike."""
         weighted = add_weights(self.note_replies(replies), self.weighted_by_key)
-        metrics = super().aggregate_evaluate(server_round, weighted)
-        self.policy.observe_metrics(server_round, metrics)
-        return metrics
+        return super().aggregate_evaluate(server_round, weighted)
 
     def note_replies(self, replies: Iterable[Message]) -> list[Message]:
         """The replies of clients; what they hold in clear is named in statements from now on."""
