@@ -58,7 +58,7 @@ def test_the_mean_of_the_largest_floats_is_no_warning():
         b"{'descr': '\\x1b[31m', 'fortran_order': False, 'shape': (3,), }",
     ],
 )
-def test_headers_of_arrays_are_matched_not_evaluated(header):
+def test_forged_headers_of_arrays_are_refused(header):
     text = header.ljust(117) + b"\n"
     data = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(12)
     with pytest.raises(InvalidUpdateError, match="cannot be read"):

@@ -12,7 +12,6 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantMod
-from fl_privquant.flower._messages.arrays import ReceivedArray
 from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION, Reply, Request
 from fl_privquant.flower.client.ledger import RECORD_LEDGER, ClientLedger
 from tests.flower.apps import as_arrays, as_record, initial_arrays
@@ -344,19 +343,6 @@ def test_budgets_are_counted_exactly():
     with pytest.raises(pq.BudgetExhaustedError) as raised:
         spent.check(10, release, [Budget(math.nextafter(enough, 0.0))])
     assert raised.value.statement == spent.statement(0.0)
-
-
-def test_the_app_reads_what_was_received_without_parsing_it_again(mechanism):
-    kinds = []
-
-    def app(message, context):
-        kinds.extend(type(each) for each in message.content["arrays"].values())
-        for name, each in as_arrays(message.content["arrays"]).items():
-            np.testing.assert_array_equal(each, initial_arrays()[name])
-        return train(message, context)
-
-    assert PrivQuantMod(2.0)(ask(mechanism), client(), app).has_content()
-    assert set(kinds) == {ReceivedArray}
 
 
 def test_codecs_are_found_by_the_arrays_themselves_or_by_their_layout():

@@ -339,28 +339,6 @@ def test_arrays_that_were_decoded_are_ordinary_arrays():
     np.testing.assert_array_equal(record.to_numpy_ndarrays()[0], values)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [np.arange(6.0, dtype=np.float32).reshape(2, 3), np.asfortranarray(np.eye(3)), np.array(7), np.zeros(0)],
-)
-def test_arrays_that_were_received_are_ordinary_arrays(values):
-    from fl_privquant.flower._messages.arrays import ReceivedArray
-
-    plain = Array(values)
-    array = ReceivedArray(plain)
-    for name in ("dtype", "shape", "stype", "data"):
-        assert getattr(array, name) == getattr(plain, name)
-    copied, expected = array.numpy(), plain.numpy()
-    np.testing.assert_array_equal(copied, expected)
-    assert (copied.dtype, copied.flags.f_contiguous) == (expected.dtype, expected.flags.f_contiguous)
-    assert copied.flags.writeable
-    copied[...] = 5
-    np.testing.assert_array_equal(array.numpy(), values)
-    # What an app writes into it, it reads.
-    array.data = Array(np.asarray(values + values.dtype.type(1))).data
-    np.testing.assert_array_equal(array.numpy(), values + 1)
-
-
 def test_a_strategy_takes_an_encoding_and_at_most_ten_keywords():
     _, strategy, encoding, *keywords = inspect.signature(PrivQuantStrategy.__init__).parameters.values()
     assert (strategy.name, encoding.name) == ("strategy", "encoding")

@@ -28,8 +28,8 @@ from fl_privquant.errors import (
     PrivQuantError,
     one_line,
 )
-from fl_privquant.flower._flower_internals import log, make_reply, put_arrays
-from fl_privquant.flower._messages.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
+from fl_privquant.flower._flower_internals import log, make_reply
+from fl_privquant.flower._messages.arrays import read_arrays, records_of
 from fl_privquant.flower._messages.clear_replies import check_names, is_training, read_metrics
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_FAILED, METRIC_NORM, Reply
 from fl_privquant.flower._messages.stages import protocol_record
@@ -232,12 +232,6 @@ class PrivQuantMod:
         task = self._begin(msg, ctxt)
         if isinstance(task, Message):
             return task
-        # The app gets arrays whose headers are parsed already. Within a process some were never serialized.
-        parsed = {
-            name: array if isinstance(array, DecodedArray) else ReceivedArray(array)
-            for name, array in task.client_request.received.items()
-        }
-        put_arrays(require_array_record(msg, "the server"), parsed)
         return self._release(msg, task, lambda: call_next(msg, ctxt))
 
     def _begin(

@@ -10,14 +10,14 @@ from logging import INFO, WARNING
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import AggregateResult, DecodeFunctions
 from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidUpdateError, one_line
-from fl_privquant.flower._flower_internals import UncheckedRecords, log, unchecked_record, values_of
+from fl_privquant.flower._flower_internals import log, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import DecodedArray
 from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
 from fl_privquant.flower._messages.protocol import (
@@ -167,7 +167,7 @@ class RoundState:
         weighted = MetricRecord(dict(metrics)) if metrics else unchecked_record(MetricRecord, {})
         values_of(weighted)[self.weight_key] = 1
         records = {self.arrays_key: unchecked_record(ArrayRecord, arrays), RECORD_METRICS: weighted}
-        message.content = unchecked_record(UncheckedRecords, records)
+        message.content = RecordDict(dict(records))
         return message
 
     def restore_types(self, arrays: ArrayRecord) -> ArrayRecord:
