@@ -268,9 +268,9 @@ def print_whole_updates(
     """Print mechanisms that encode whole updates, and what they can be compared with."""
 
     def cost(mechanism: Mechanism, shown: Relation) -> PrivacyStatement:
-        # The ε of coordinates adds up over an update, so that all rows have the same unit.
-        epsilon = unit_statement(mechanism, shown, dimension).epsilon * mechanism.releases(dimension)
-        return PrivacyStatement(epsilon, 0.0, Unit.ROUND, relation=shown)
+        return PrivacyStatement(
+            unit_statement(mechanism, shown, dimension).epsilon, 0.0, Unit.ROUND, relation=shown
+        )
 
     def legend(shown: Relation) -> str:
         return PrivacyStatement.heading(Unit.ROUND, word="certified", relation=shown)
@@ -288,8 +288,7 @@ def print_whole_updates(
     print_table(console, columns, [row for row in _rank_rows(rows) if row.mechanism is not None], title)
     print_sentence(
         console,
-        "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare. ε split: each "
-        "coordinate gets its share, by basic composition.",
+        "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare.",
     )
 
 

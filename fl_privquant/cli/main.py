@@ -338,8 +338,7 @@ def compare_command(
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
         title = f"{of_round.brief}, a whole update of {pluralize(dimension, 'coordinate')}"
-        split = comparison.design_with_split_epsilon(epsilon, dimension)
-        _printing.print_whole_updates(console, title, [*whole, split], dimension, relation)
+        _printing.print_whole_updates(console, title, whole, dimension, relation)
     layout.print_sentence(
         console,
         "MAE and MSE are exact, for inputs uniform on [-1, 1]; multiply by clip and clip². Designs made "

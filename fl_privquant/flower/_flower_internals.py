@@ -75,7 +75,6 @@ __all__ = [
     "run_supernode",
     "set_message_id",
     "start_app",
-    "unchecked_array",
     "unchecked_message",
     "unchecked_metadata",
     "unchecked_record",
@@ -213,13 +212,6 @@ def values_of(record: Any) -> dict[str, Any]:
     """The dict inside a record: reading it calls no code of Flower, and writing to it skips all checks."""
     values: dict[str, Any] = record.__dict__["_data"]
     return values
-
-
-def unchecked_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
-    """An Array with these four fields."""
-    array = object.__new__(Array)
-    array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
-    return array
 
 
 def copy_metadata(message: Message) -> Any:

@@ -21,7 +21,7 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
 from fl_privquant.flower._messages.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
-from tests.flower.apps import Simulated, client_app, digest_of, fedavg, mod_for, simulate
+from tests.flower.apps import Simulated, client_app, digest_of, mod_for, simulate, strategy_for
 
 MODEL = {
     "head.weight": np.zeros((3, 4), np.float32),
@@ -98,9 +98,7 @@ def test_the_norm_that_is_accounted_for_holds_whatever_the_scales() -> None:
 def run(
     aggregation: Aggregation, path: Path | None = None, rounds: int = 2, arrays: ArrayChoice = CHOICE
 ) -> Simulated:
-    private = PrivQuantStrategy(
-        fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=arrays, aggregation=aggregation, rotation_seed=1
-    )
+    private = strategy_for(MECHANISM, clip=0.2, arrays=arrays, aggregation=aggregation, rotation_seed=1)
     strategy = private if path is None else CheckpointStrategy(private, path)
     return simulate(strategy, client_app([mod_for(aggregation)]), CLIENTS, rounds, MODEL)
 
@@ -203,9 +201,7 @@ def test_buffers_of_batch_normalization() -> None:
     assert {"1.running_mean", "1.running_var"} < set(everything.names)
     without = ArrayChoice(exclude=["*.running_*"]).layout(read)
     assert set(everything.names) - set(without.names) == {"1.running_mean", "1.running_var"}
-    strategy = PrivQuantStrategy(
-        fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=pq.ArrayChoice(exclude=["*.running_*"])
-    )
+    strategy = strategy_for(MECHANISM, clip=0.2, arrays=pq.ArrayChoice(exclude=["*.running_*"]))
     model = simulate(strategy, num_clients=3, initial=read).model
     for name, before in read.items():
         same = np.array_equal(model[name], before)

@@ -1,5 +1,4 @@
 import math
-import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -343,19 +342,3 @@ def test_budgets_are_counted_exactly():
     with pytest.raises(pq.BudgetExhaustedError) as raised:
         spent.check(10, release, [Budget(math.nextafter(enough, 0.0))])
     assert raised.value.statement == spent.statement(0.0)
-
-
-def test_codecs_are_found_by_the_arrays_themselves_or_by_their_layout():
-    request = Request(1, Encoding(pq.design("one_bit", epsilon=1.0), 0.1))
-    model = {"a": np.zeros(4, np.float32), "b": np.zeros((2, 2), np.float32)}
-    codec, release = request.make_codec_and_release(model)
-    assert request.make_codec_and_release(dict(model)) == (codec, release)
-    assert (codec.layout.names, release.dimension) == (("a", "b"), 8)
-    # The same arrays under other names or in another order, other arrays, and those of a model that is gone.
-    assert request.make_codec_and_release({"a": model["a"], "c": model["b"]})[0].layout.names == ("a", "c")
-    assert request.make_codec_and_release({"b": model["b"], "a": model["a"]})[0].layout.names == ("b", "a")
-    assert request.make_codec_and_release({"a": model["a"]})[1].dimension == 4
-    for size in (3, 5, 3):
-        assert request.make_codec_and_release({"a": np.zeros(size, np.float64)})[1].dimension == size
-    assert request.make_codec_and_release(model) == (codec, release)
-    assert pickle.loads(pickle.dumps(request)) == request

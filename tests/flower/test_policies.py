@@ -33,6 +33,7 @@ from tests.flower.apps import (
     mod_for,
     moving_client,
     simulate,
+    strategy_for,
     trained,
 )
 
@@ -198,8 +199,6 @@ def test_the_bound_of_the_norm_counts_the_vote() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_clip": 0.0}, "min_clip"),
-        ({"max_clip": 0.5}, "outside min_clip"),
         ({"rate": 0.0}, "rate"),
         ({"client_quantile": 1.0}, "client_quantile"),
         ({"coordinate_quantile": math.nan}, "coordinate_quantile"),
@@ -211,11 +210,12 @@ def test_bad_quantile_clips_are_refused(options: dict[str, Any], message: str) -
 
 
 def test_the_clip_stays_inside_its_bounds() -> None:
-    policy = QuantileClip(Encoding(OPTM, 1.0), min_clip=0.5, max_clip=2.0)
-    policy.observe_votes(1e9)
-    assert policy(1).clip == pytest.approx(0.5)
-    policy.observe_votes(-1e9)
-    assert policy(1).clip == pytest.approx(2.0)
+    policy = QuantileClip(Encoding(OPTM, 1.0))
+    for votes, bound in ((1e9, 1e-6), (-1e9, 1e6)):
+        policy.observe_votes(votes)
+        assert policy(1).clip == pytest.approx(bound)
+    with pytest.raises(InvalidSpecError, match=r"clip: 1e\+07 is outside"):
+        QuantileClip(Encoding(OPTM, 1e7))
 
 
 def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
@@ -282,7 +282,7 @@ def test_votes_are_counted_by_both_sides_and_stated() -> None:
     assert len(done.ledgers) == 6
     for ledger in done.ledgers.values():
         assert [release.dimension for _, release in ledger.releases] == [26, 26]
-    without = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).privacy_statement()
+    without = strategy_for(OPTM, clip=0.1).privacy_statement()
     assert not any("vote" in line for line in without)
 
 
@@ -305,12 +305,12 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
 
 
 def test_a_checkpoint_without_the_policy_is_refused() -> None:
-    state = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).checkpoint_state()
+    state = strategy_for(OPTM, clip=0.1).checkpoint_state()
     with pytest.raises(InvalidSpecError, match="is of a Policy, not of this QuantileClip"):
         PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).restore_state(state)
     forged = state | {"policy": state["policy"] | {"policy": "x\n\x1b[31m" * 99}}
     with pytest.raises(InvalidSpecError) as raised:
-        PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).restore_state(forged)
+        strategy_for(OPTM, clip=0.1).restore_state(forged)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 200
     nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))

@@ -9,7 +9,6 @@ from numpy import arange
 
 from fl_privquant.flower._flower_internals import (
     make_reply,
-    unchecked_array,
     unchecked_record,
     use_server_identity,
 )
@@ -26,10 +25,6 @@ def records():
 
 def test_made_records_are_flowers_own_on_the_wire():
     own = {name: unchecked_record(type(record), dict(record)) for name, record in records().items()}
-    array = own["arrays"]["w"]
-    own["arrays"] = unchecked_record(
-        ArrayRecord, {"w": unchecked_array(array.dtype, array.shape, array.stype, array.data)}
-    )
     assert recorddict_to_proto(unchecked_record(RecordDict, own)) == recorddict_to_proto(
         RecordDict(records())
     )

@@ -26,6 +26,9 @@ from fl_privquant.errors import MISSING, InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning.target import Plan
 
+# The clip is adapted between the inverse of this power of e and the power, which is 1e6.
+_MAX_LOG_CLIP = math.log(1e6)
+
 
 class Policy:
     """A function that gives the encoding of a round: that of ``base``, which subclasses change.
@@ -156,9 +159,8 @@ class QuantileClip(Policy):
     client_quantile
         The share of clients for which that should be so.
     rate
-        How fast the clip moves: the largest change of its logarithm in a round without noise.
-    min_clip, max_clip
-        Bounds of the coordinate clip.
+        How fast the clip moves: the largest change of its logarithm in a round without noise. The coordinate
+        clip stays between 1e-6 and 1e6.
 
     Examples
     --------
@@ -176,21 +178,11 @@ class QuantileClip(Policy):
         coordinate_quantile: float = 0.99,
         client_quantile: float = 0.5,
         rate: float = 0.2,
-        min_clip: float = 1e-6,
-        max_clip: float = 1e6,
     ) -> None:
         self._plan = base.with_vote() if isinstance(base, Plan) else None
         super().__init__(self._plan.encoding if self._plan is not None else base)  # type: ignore[arg-type]
         self.rate = _validation.check_positive("rate", rate, "0.2 is typical")
-        self.min_clip, self.max_clip = (
-            _validation.check_positive("min_clip", min_clip),
-            _validation.check_positive("max_clip", max_clip),
-        )
-        self.clip = self.base_encoding(1).clip
-        if not self.min_clip <= self.clip <= self.max_clip:
-            raise InvalidSpecError(
-                "clip", self.clip, f"is outside min_clip {min_clip:g} and max_clip {max_clip:g}"
-            )
+        self.clip = _validation.check_in_interval("clip", self.base_encoding(1).clip, "[1e-6, 1e6]")
         self.coordinate_quantile = _validation.check_in_interval(
             "coordinate_quantile", coordinate_quantile, "(0, 1)"
         )
@@ -220,8 +212,7 @@ class QuantileClip(Policy):
         super().observe_votes(share)
         step = -self.rate * (share - self.client_quantile)
         # In logarithms, so that no step overflows.
-        moved = math.log(self.clip) + step
-        self.clip = math.exp(min(max(moved, math.log(self.min_clip)), math.log(self.max_clip)))
+        self.clip = math.exp(min(max(math.log(self.clip) + step, -_MAX_LOG_CLIP), _MAX_LOG_CLIP))
 
     def get_learned_state(self) -> dict[str, Any]:
         return {"clip": self.clip}
