@@ -16,7 +16,7 @@ from fl_privquant.flower._flower_internals import use_server_identity
 from fl_privquant.flower._messages.arrays import DecodedArray, read_array
 from fl_privquant.flower.simulation import Federation, InlineEngine, RayEngine, engine
 from fl_privquant.flower.simulation.inline import InlineGrid
-from tests.flower.apps import CLIP, assert_same_arrays, query_app, simulate, strategy_for
+from tests.flower.apps import CLIP, assert_same_arrays, query_app, simulate
 
 
 def send(app, num_clients=2, threads=1, nodes=(1, 2)):
@@ -96,14 +96,6 @@ def test_sampling_is_seeded_and_the_programs_own_randomness_left_alone(mechanism
     assert random.getstate() == state
     assert_same_arrays(first, second)
     assert not np.array_equal(first["weight"], third["weight"])
-
-
-def test_threads_do_not_change_the_model(mechanism):
-    def run(threads):
-        private = strategy_for(mechanism)
-        return simulate(private, num_clients=5, num_rounds=2, engine=InlineEngine(threads)).model
-
-    assert_same_arrays(run(4), run(1))
 
 
 def test_decoded_arrays_travel_as_their_values():

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 
 import fl_privquant as pq
 from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_layout import Layout
-from fl_privquant.codec.encoding import Encoding, norm_clip_factor
+from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import InvalidSpecError, PrivQuantError
 from fl_privquant.flower import PrivQuantStrategy, RoundRecord, ScheduledKeep
-from fl_privquant.flower._messages.protocol import KEY_KEEP, Request
-from tests.flower.apps import digest_of, fedavg, mod_for, moving_client, simulate
+from fl_privquant.flower._messages.protocol import Request
+from tests.flower.apps import fedavg, mod_for, moving_client, simulate
 
 CLIENTS, DIMENSION, ROUNDS = 6, 400, 2
 
@@ -85,36 +84,6 @@ def test_rounds_have_subsets_of_their_own() -> None:
 
 def layout() -> Layout:
     return Layout.of({"model": np.zeros(DIMENSION, np.float32)})
-
-
-def test_what_is_kept_is_what_is_counted() -> None:
-    whole, part = (Request(1, encoding(keep)).release(layout()) for keep in (None, 100))
-    assert (whole.dimension, part.dimension) == (400, 100)
-    assert part.norms.l2 == pytest.approx(norm_clip_factor(100) * whole.norms.l2 / 2.0)
-
-
-@pytest.mark.parametrize("keep", [None, 1, 40, 0.25, 1.0])
-def test_a_request_says_what_is_kept(keep: int | float | None) -> None:
-    config = ConfigRecord()
-    request = Request(1, encoding(keep), rotation_seed=5)
-    request.write(config)
-    assert Request.read(config) == request
-    assert repr(Request.read(config).encoding.keep) == repr(keep)
-
-
-@pytest.mark.parametrize("forged", [0, -3, 2.5, math.nan, True, "all", b"1", [1]])
-def test_a_forged_share_is_refused(forged: Any) -> None:
-    config = ConfigRecord()
-    Request(1, encoding(40), rotation_seed=5).write(config)
-    config[KEY_KEEP] = forged
-    with pytest.raises(InvalidSpecError, match="keep"):
-        Request.read(config)
-
-
-def test_masks_hang_on_what_is_kept() -> None:
-    """A server that asks clients for different subsets gets nothing that cancels."""
-    digests = {digest_of(Request(1, encoding(keep))) for keep in (None, 40, 41, 0.1, 1, 1.0)}
-    assert len(digests) == 6
 
 
 def test_a_plan_counts_what_is_kept_and_says_so() -> None:

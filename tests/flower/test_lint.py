@@ -247,8 +247,8 @@ FOUND: dict[str, tuple[dict[str, str], list[str]]] = {
         {"strategy": COUNTED},
         [
             "warning: DifferentialPrivacyServerSideFixedClipping: Flower draws its noise as floats from the",
-            "cost: DifferentialPrivacyServerSideFixedClipping: 7 rounds cost "
-            + central_statement(2.0, 7, Relation.ADD_REMOVE).brief,
+            "cost: DifferentialPrivacyServerSideFixedClipping: 7 rounds cost ",
+            central_statement(2.0, 7, Relation.ADD_REMOVE).brief,
         ],
     ),
     "clients that do not clip": (

@@ -214,7 +214,7 @@ def test_the_clip_stays_inside_its_bounds() -> None:
     for votes, bound in ((1e9, 1e-6), (-1e9, 1e6)):
         policy.observe_votes(votes)
         assert policy(1).clip == pytest.approx(bound)
-    with pytest.raises(InvalidSpecError, match=r"clip: 1e\+07 is outside"):
+    with pytest.raises(InvalidSpecError, match=r"clip: 10000000.0 is outside"):
         QuantileClip(Encoding(OPTM, 1e7))
 
 
@@ -233,10 +233,7 @@ def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
         ScheduledMechanism(ENCODING, {0: OPTM})
 
 
-def test_an_encoding_may_be_any_function_of_the_round() -> None:
-    strategy = PrivQuantStrategy(fedavg(), lambda number: Encoding(OPTM, 0.1 * number, rotate=number > 1))
-    assert [strategy.request(number).encoding.clip for number in (1, 2)] == [0.1, 0.2]
-    assert [strategy.request(number).encoding.rotate for number in (1, 2)] == [False, True]
+def test_a_function_that_gives_no_encoding_is_refused() -> None:
     wrong = PrivQuantStrategy(fedavg(), lambda number: OPTM)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidSpecError, match="the function gave TableMechanism for round 1"):
         wrong.request(1)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import MetricRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,6 @@ from fl_privquant.codec.metrics import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import ClientMetrics, PrivQuantMod, PrivQuantStrategy, QuantileClip
-from fl_privquant.flower._messages.protocol import Request
 from tests.flower.apps import CLIP, client_app, fedavg, simulate, strategy_for
 
 CLIENTS = 5
@@ -136,39 +135,6 @@ def test_without_a_mechanism_they_travel_as_they_are():
     strategy = strategy_for(pq.design("none"), metrics=ClientMetrics(private=RANGES))
     metrics = simulate(strategy, client_app([PrivQuantMod(math.inf)]), CLIENTS).metrics
     assert metrics == {"loss": pytest.approx(2.5), "secret": pytest.approx(1.0)}
-
-
-def test_a_request_is_read_as_it_was_written(mechanism):
-    ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
-    config = ConfigRecord()
-    Request(1, Encoding(mechanism, 0.2), private_metrics=ranges).write(config)
-    assert Request.read(config).private_metrics == ranges
-    Request(1, Encoding(mechanism, 0.2)).write(config)
-    assert Request.read(config).private_metrics == ()
-
-
-@pytest.mark.parametrize(
-    ("names", "ends"),
-    [
-        (["a"], [0.0]),
-        (["a"], None),
-        (None, [0.0, 1.0]),
-        (["a", "a"], [0.0, 1.0, 0.0, 1.0]),
-        ([1], [0.0, 1.0]),
-        (["a"], [0, 1]),
-        (["a"], [1.0, 0.0]),
-        ("a", [0.0, 1.0]),
-        (["a"], 1.0),
-    ],
-)
-def test_forged_requests_are_refused(mechanism, names, ends):
-    config = ConfigRecord()
-    Request(1, Encoding(mechanism, 0.2)).write(config)
-    for key, value in (("privquant-private-metrics", names), ("privquant-private-metric-ranges", ends)):
-        if value is not None:
-            config[key] = value
-    with pytest.raises(InvalidSpecError, match="privat"):
-        Request.read(config)
 
 
 def test_metrics_outside_of_the_accounting_are_named_in_every_statement(mechanism, flower_log):

@@ -166,8 +166,8 @@ class RoundState:
         # Flower checks what clients report.
         weighted = MetricRecord(dict(metrics)) if metrics else unchecked_record(MetricRecord, {})
         values_of(weighted)[self.weight_key] = 1
-        records = {self.arrays_key: unchecked_record(ArrayRecord, arrays), RECORD_METRICS: weighted}
-        message.content = RecordDict(dict(records))
+        record = unchecked_record(ArrayRecord, arrays)
+        message.content = RecordDict({self.arrays_key: record, RECORD_METRICS: weighted})
         return message
 
     def restore_types(self, arrays: ArrayRecord) -> ArrayRecord:
