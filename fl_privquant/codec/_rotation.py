@@ -109,10 +109,14 @@ class _Step(NamedTuple):
 
     def apply(self, vector: Array, backward: bool) -> None:
         """Flip signs and transform, in place; backward, which undoes it, in the other order."""
+        from fl_privquant.codec._loops import flip_signs
+
         part = vector[self.coordinates]
-        parts = (partial(_flip, signs=self.signs), self.transform)
-        for change in reversed(parts) if backward else parts:
-            change(part)
+        if backward:
+            self.transform(part)
+        flip_signs(part.view(np.uint32 if part.itemsize == 4 else np.uint64), self.signs)
+        if not backward:
+            self.transform(part)
         # A slice was changed in place; coordinates that are picked one by one are a copy.
         if isinstance(self.coordinates, np.ndarray):
             vector[self.coordinates] = part
@@ -155,12 +159,6 @@ def _steps(dimension: int, seed: int) -> tuple[_Step, ...]:
         ends = starts[:-1] + (shifts - 1) % lengths
         steps.append(_Step(ends, of_ends, partial(_transform_blocks, size=rows)))
     return tuple(steps)
-
-
-def _flip(part: Array, signs: Words) -> None:
-    from fl_privquant.codec._loops import flip_signs
-
-    flip_signs(part.view(np.uint32 if part.itemsize == 4 else np.uint64), signs)
 
 
 def _transform_blocks(part: Array, size: int) -> None:

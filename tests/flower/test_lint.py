@@ -196,9 +196,10 @@ def assert_found(findings: list[Finding], *expected: str) -> None:
     assert len(errors(findings)) == sum(text.startswith("error: ") for text in expected), lines
 
 
-def both(strategy: str = OURS, mods: str = OUR_MOD, **more: str) -> dict[str, str]:
-    """Both halves of an app of ours."""
-    return {"strategy": strategy, "mods": mods, **more}
+def case(*expected: str, **parts: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What is found of an app with these parts; with a strategy of ours, our mod is around its clients."""
+    mods = OUR_MOD if "PrivQuantStrategy" in parts.get("strategy", "") else ""
+    return expected, {"mods": mods, **parts}
 
 
 def metrics_made_by(body: str) -> str:
@@ -225,98 +226,88 @@ SEEDED = "this seeds the generator"
 FLOATS = "draws floats. If that is noise for privacy"
 NOT_THE_ONLY_START = "times or more, of which only the first was read"
 GENEROUS = "config(100, max_epsilon=1.0)"
-FOUND: dict[str, tuple[dict[str, str], list[str]]] = {
-    "no protection": (
-        {},
-        ["error: FedAvg: every update is sent as it is", "rounds=7", "PrivQuantStrategy(strategy, plan)"],
+FOUND = [
+    case("error: FedAvg: every update is sent as it is", "rounds=7", "PrivQuantStrategy(strategy, plan)"),
+    case(
+        FIXED + "it has no accountant: 7 rounds cost",
+        central_statement(2.0, 7, Relation.ADD_REMOVE).brief,
+        central_statement(2.0, 7, Relation.REPLACE_ONE).brief,
+        "GaussianAccountant",
+        strategy=WRAPPED.format(""),
     ),
-    "no accountant": (
-        {"strategy": WRAPPED.format("")},
-        [
-            FIXED + "it has no accountant: 7 rounds cost",
-            central_statement(2.0, 7, Relation.ADD_REMOVE).brief,
-            central_statement(2.0, 7, Relation.REPLACE_ONE).brief,
-            "GaussianAccountant",
-        ],
+    case(
+        "RdpAccountant states an upper bound",
+        strategy=WRAPPED.format(", accountant=RdpAccountant(config(100))"),
     ),
-    "upper bound": (
-        {"strategy": WRAPPED.format(", accountant=RdpAccountant(config(100))")},
-        ["RdpAccountant states an upper bound"],
+    case(
+        "warning: DifferentialPrivacyServerSideFixedClipping: Flower draws its noise as floats from the",
+        "cost: DifferentialPrivacyServerSideFixedClipping: 7 rounds cost ",
+        central_statement(2.0, 7, Relation.ADD_REMOVE).brief,
+        strategy=COUNTED,
     ),
-    "counted": (
-        {"strategy": COUNTED},
-        [
-            "warning: DifferentialPrivacyServerSideFixedClipping: Flower draws its noise as floats from the",
-            "cost: DifferentialPrivacyServerSideFixedClipping: 7 rounds cost ",
-            central_statement(2.0, 7, Relation.ADD_REMOVE).brief,
-        ],
+    case("error: DifferentialPrivacyClientSideFixedClipping: no client clips", strategy=ON_CLIENTS),
+    case(strategy=ON_CLIENTS, mods="fixedclipping_mod"),
+    case(
+        "error: DifferentialPrivacyServerSideAdaptiveClipping: ",
+        "AccountedAdaptiveClipping",
+        strategy=ADAPTIVE,
     ),
-    "clients that do not clip": (
-        {"strategy": ON_CLIENTS},
-        ["error: DifferentialPrivacyClientSideFixedClipping: no client clips"],
+    case(
+        "7 rounds cost",
+        "if the clipping norm stays as it is",
+        strategy=f"AccountedAdaptiveClipping({ADAPTIVE}, GaussianAccountant(config(100)))",
     ),
-    "clients that clip": ({"strategy": ON_CLIENTS, "mods": "fixedclipping_mod"}, []),
-    "adaptive": (
-        {"strategy": ADAPTIVE},
-        ["error: DifferentialPrivacyServerSideAdaptiveClipping: ", "AccountedAdaptiveClipping"],
+    case(
+        "error: PrivQuantStrategy: its mechanism, stochastic, adds no noise",
+        strategy=OURS.replace("'one_bit', epsilon=1.0", "'stochastic', bits=2"),
+        mods="PrivQuantMod(float('inf'))",
     ),
-    "adaptive and counted": (
-        {"strategy": f"AccountedAdaptiveClipping({ADAPTIVE}, GaussianAccountant(config(100)))"},
-        ["7 rounds cost", "if the clipping norm stays as it is"],
+    case(
+        "error: PrivQuantStrategy: its mechanism, none, adds no noise",
+        strategy=OURS.replace("'one_bit', epsilon=1.0", "'none'"),
+        mods="PrivQuantMod(float('inf'))",
     ),
-    "no noise by its name": (
-        both(OURS.replace("'one_bit', epsilon=1.0", "'stochastic', bits=2"), "PrivQuantMod(float('inf'))"),
-        ["error: PrivQuantStrategy: its mechanism, stochastic, adds no noise"],
+    case(
+        "error: PrivQuantStrategy: 7 rounds cost",
+        NO_PROTECTION,
+        strategy=OURS.replace("epsilon=1.0", "epsilon=30.0"),
+        mods="PrivQuantMod(float('inf'))",
     ),
-    "none": (
-        both(OURS.replace("'one_bit', epsilon=1.0", "'none'"), "PrivQuantMod(float('inf'))"),
-        ["error: PrivQuantStrategy: its mechanism, none, adds no noise"],
+    case(FIXED + "7 rounds", NO_PROTECTION, strategy=COUNTED.replace(" z,", " 0.1,")),
+    case(
+        "error: DifferentialPrivacyServerSideAdaptiveClipping: noise of 0 and",
+        strategy=ADAPTIVE.replace("2.0", "0.0"),
     ),
-    "a large epsilon": (
-        both(OURS.replace("epsilon=1.0", "epsilon=30.0"), "PrivQuantMod(float('inf'))"),
-        ["error: PrivQuantStrategy: 7 rounds cost", NO_PROTECTION],
-    ),
-    "little noise": ({"strategy": COUNTED.replace(" z,", " 0.1,")}, [FIXED + "7 rounds", NO_PROTECTION]),
-    "no noise of an adaptive wrapper": (
-        {"strategy": ADAPTIVE.replace("2.0", "0.0")},
-        ["error: DifferentialPrivacyServerSideAdaptiveClipping: noise of 0 and"],
-    ),
-    **{
-        f"multiplier {z}": (
-            {"strategy": WRAPPED.format("").replace(" z,", f" {z},")},
-            [FIXED + "a noise_multiplier of", "adds no noise that hides anybody"],
+    *(
+        case(
+            FIXED + "a noise_multiplier of",
+            "adds no noise that hides anybody",
+            strategy=WRAPPED.format("").replace(" z,", f" {z},"),
         )
         for z in ("float('nan')", "0.0", "float('inf')")
-    },
-    "a limit": (
-        {
-            "strategy": WRAPPED.format(
-                ", accountant=GaussianAccountant(config(100, max_epsilon=9.0))"
-            ).replace(" z,", " 0.5,")
-        },
-        ["stops before it spends more than ε = 9, δ = 1e-05 (client total, central view, add-remove)"],
     ),
-    "a large delta": (
-        {"strategy": WRAPPED.format(", accountant=GaussianAccountant(config(100, target_delta=0.9))")},
-        [FIXED + "7 rounds", "δ = 0.9 (client total, central view, add-remove)" + NO_PROTECTION],
+    case(
+        "stops before it spends more than ε = 9, δ = 1e-05 (client total, central view, add-remove)",
+        strategy=WRAPPED.format(", accountant=GaussianAccountant(config(100, max_epsilon=9.0))").replace(
+            " z,", " 0.5,"
+        ),
     ),
-    "a subclass without noise": (
-        {"strategy": f"Silent({FED_AVG}, z, 1.0, 10, accountant=GaussianAccountant(config(100)))"},
-        ["error: Silent: it replaces aggregate_train of DifferentialPrivacyServerSideFixed"],
+    case(
+        FIXED + "7 rounds",
+        "δ = 0.9 (client total, central view, add-remove)" + NO_PROTECTION,
+        strategy=WRAPPED.format(", accountant=GaussianAccountant(config(100, target_delta=0.9))"),
     ),
-    "a mod without noise": (
-        {"mods": "SilentMod(1.0, 2.0, 1.0, 1e-5)"},
-        ["error: SilentMod: it replaces __call__ of LocalDpMod"],
+    case(
+        "error: Silent: it replaces aggregate_train of DifferentialPrivacyServerSideFixed",
+        strategy=f"Silent({FED_AVG}, z, 1.0, 10, accountant=GaussianAccountant(config(100)))",
     ),
-    "an object without noise": (
-        {"strategy": f"patched({COUNTED}, 'aggregate_train', print)"},
-        [FIXED + "it replaces aggregate_train of DifferentialPrivacyServerSideFixed"],
+    case("error: SilentMod: it replaces __call__ of LocalDpMod", mods="SilentMod(1.0, 2.0, 1.0, 1e-5)"),
+    case(
+        FIXED + "it replaces aggregate_train of DifferentialPrivacyServerSideFixed",
+        strategy=f"patched({COUNTED}, 'aggregate_train', print)",
     ),
-    **{
-        f"{accountant} of {counted[:12]}": (
-            {"strategy": counted.format(accountant)},
-            ["error: ", MADE_ITSELF],
-        )
+    *(
+        case("error: ", MADE_ITSELF, strategy=counted.format(accountant))
         for accountant in (
             f"Generous({GENEROUS})",
             f"patched(GaussianAccountant({GENEROUS}), 'would_exceed', lambda *event: False)",
@@ -325,94 +316,99 @@ FOUND: dict[str, tuple[dict[str, str], list[str]]] = {
             WRAPPED.replace(" z,", " 0.2,").format(", accountant={}"),
             f"AccountedAdaptiveClipping({ADAPTIVE}, {{}})",
         )
-    },
-    **{
-        f"an array without axes, {kind}": (
-            {**parts, "more_arrays": "'batches': Array(np.array(3.0))"},
-            ["error: batches: Flower does not clip what has no axes", "no noise hides it"],
+    ),
+    *(
+        case(
+            "error: batches: Flower does not clip what has no axes",
+            "no noise hides it",
+            **parts,
+            more_arrays="'batches': Array(np.array(3.0))",
         )
-        for kind, parts in (("mod", {"mods": FLOWERS_MOD}), ("wrapper", {"strategy": COUNTED}))
-    },
-    "a seed": (
-        both(mods="PrivQuantMod(2.0, seed=3)"),
-        ["error: PrivQuantMod(seed=...)", SIMULATED, "cost: "],
+        for parts in ({"mods": FLOWERS_MOD}, {"strategy": COUNTED})
     ),
-    "perhaps a seed": (
-        both(mods="PrivQuantMod(2.0, seed=lambda context: None)"),
-        ["warning: PrivQuantMod(seed=...)", SIMULATED, "cost: "],
+    case(
+        "error: PrivQuantMod(seed=...)", SIMULATED, "cost: ", mods="PrivQuantMod(2.0, seed=3)", strategy=OURS
     ),
-    "said to be simulated": (
-        both(OURS.replace("0.1))", "0.1), simulated=True)")),
-        ["error: PrivQuantStrategy(simulated=True)", "privacy is only simulated", "cost: "],
+    case(
+        "warning: PrivQuantMod(seed=...)",
+        SIMULATED,
+        "cost: ",
+        mods="PrivQuantMod(2.0, seed=lambda context: None)",
+        strategy=OURS,
     ),
-    **{
-        f"{severity} for a seed of numpy": (
-            {"mods": FLOWERS_MOD, "more": f"\nimport numpy as n\ndef begin():\n    n.random.seed({seed})\n"},
-            [f"{severity}: ", "client.py, line ", SEEDED],
+    case(
+        "error: PrivQuantStrategy(simulated=True)",
+        "privacy is only simulated",
+        "cost: ",
+        strategy=OURS.replace("0.1))", "0.1), simulated=True)"),
+    ),
+    *(
+        case(
+            f"{severity}: ",
+            "client.py, line ",
+            SEEDED,
+            mods=FLOWERS_MOD,
+            more=f"\nimport numpy as n\ndef begin():\n    n.random.seed({seed})\n",
         )
         for severity, seed in (("error", "3"), ("warning", "len('x')"))
-    },
-    **{
-        f"halves that do not fit {masks}": (
-            both(OURS.replace("0.1))", f"0.1), {summed})"), f"PrivQuantMod(2.0, {masks})"),
-            ["error: PrivQuantStrategy: ", "so that every round fails"],
+    ),
+    *(
+        case(
+            "error: PrivQuantStrategy: ",
+            "so that every round fails",
+            strategy=OURS.replace("0.1))", f"0.1), {summed})"),
+            mods=f"PrivQuantMod(2.0, {masks})",
         )
         for masks, summed in (("secure_aggregation=True", ""), ("", "aggregation=pq.SecureSum()"))
-    },
-    "one half": ({"strategy": OURS}, ["error: PrivQuantStrategy: no client encodes"]),
-    "metrics that are allowed": (
-        both(mods="PrivQuantMod(2.0, metrics=['loss'], report_clipping=True)"),
-        [f"warning: PrivQuantMod: clients send loss, how much was clipped {IN_CLEAR}"],
     ),
-    "a mod outside": (both(mods=f"leak, {OUR_MOD}"), [f"warning: leak: this mod is {OUTSIDE}"]),
-    "replies that no mod covers": (
-        both(
-            OURS.replace("fraction_evaluate=0.0", ""),
-            client=MOD_OF_TRAINING,
-            more=OTHER_FUNCTIONS,
-        ),
-        ["warning: FedAvg(fraction_evaluate=1): ", "warning: the client's function train.second: "],
+    case("error: PrivQuantStrategy: no client encodes", strategy=OURS, mods=""),
+    case(
+        f"warning: PrivQuantMod: clients send loss, how much was clipped {IN_CLEAR}",
+        mods="PrivQuantMod(2.0, metrics=['loss'], report_clipping=True)",
+        strategy=OURS,
     ),
-    "metrics, noise and evaluation": (
-        {"strategy": COUNTED.replace("fraction_evaluate=0.0", ""), "more": OTHER_FUNCTIONS},
-        [
-            f"clients send train_loss {IN_CLEAR}",
-            "np.random.normal draws floats",
-            "their evaluation measured one by one, in clear",
-        ],
+    case(f"warning: leak: this mod is {OUTSIDE}", mods=f"leak, {OUR_MOD}", strategy=OURS),
+    case(
+        "warning: FedAvg(fraction_evaluate=1): ",
+        "warning: the client's function train.second: ",
+        strategy=OURS.replace("fraction_evaluate=0.0", ""),
+        client=MOD_OF_TRAINING,
+        more=OTHER_FUNCTIONS,
     ),
-    **{
-        f"a second start {at}": (both(more_of_server=f"    {start}\n"), ["warning: ", NOT_THE_ONLY_START])
-        for at, start in enumerate(
-            (
-                "FedAvg().start(grid, model, num_rounds=100)",
-                "FedAvg().start(grid, model, 100)",
-                "getattr(FedAvg(), 'start')(grid, model, 100)",
-                "[each.start(grid, model) for each in (strategy, FedAvg())]",
-            )
+    case(
+        f"clients send train_loss {IN_CLEAR}",
+        "np.random.normal draws floats",
+        "their evaluation measured one by one, in clear",
+        strategy=COUNTED.replace("fraction_evaluate=0.0", ""),
+        more=OTHER_FUNCTIONS,
+    ),
+    *(
+        case("warning: ", NOT_THE_ONLY_START, more_of_server=f"    {start}\n", strategy=OURS)
+        for start in (
+            "FedAvg().start(grid, model, num_rounds=100)",
+            "FedAvg().start(grid, model, 100)",
+            "getattr(FedAvg(), 'start')(grid, model, 100)",
+            "[each.start(grid, model) for each in (strategy, FedAvg())]",
         )
-    },
-    "messages of its own": (
-        {"strategy": COUNTED, "more_of_server": "    grid.send_and_receive([])\n"},
-        ["warning: ", "beside those of its strategy"],
     ),
-    **{
-        f"draws {at}": (both(more=f"\n{line}\n"), ["warning: ", FLOATS])
-        for at, line in enumerate(
-            (
-                "from numpy.random import normal as noise\nnoise(0.0, 1.0, 3)",
-                "from numpy.random import default_rng\ndraws = default_rng(3)\ndraws.normal(0.0, 1.0, 3)",
-                "import numpy as np\nnp.random.default_rng().laplace(size=3)",
-                "import numpy\nnumpy.random.RandomState(3).standard_normal(3)",
-                "import random\nrandom.gauss(0.0, 1.0)",
-            )
+    case(
+        "warning: ",
+        "beside those of its strategy",
+        strategy=COUNTED,
+        more_of_server="    grid.send_and_receive([])\n",
+    ),
+    *(
+        case("warning: ", FLOATS, more=f"\n{line}\n", strategy=OURS)
+        for line in (
+            "from numpy.random import normal as noise\nnoise(0.0, 1.0, 3)",
+            "from numpy.random import default_rng\ndraws = default_rng(3)\ndraws.normal(0.0, 1.0, 3)",
+            "import numpy as np\nnp.random.default_rng().laplace(size=3)",
+            "import numpy\nnumpy.random.RandomState(3).standard_normal(3)",
+            "import random\nrandom.gauss(0.0, 1.0)",
         )
-    },
-    **{
-        f"metrics {body}": (
-            {"strategy": COUNTED, "more": metrics_made_by(body)},
-            [f"clients send {names} {IN_CLEAR}"],
-        )
+    ),
+    *(
+        case(f"clients send {names} {IN_CLEAR}", strategy=COUNTED, more=metrics_made_by(body))
         for body, names in (
             ("told = dict(loss=0.5); told['norm'] = 3.0; record = MetricRecord(told)", "loss, norm"),
             ("record = MetricRecord(); record['loss'] = 0.5", "loss"),
@@ -421,45 +417,41 @@ FOUND: dict[str, tuple[dict[str, str], list[str]]] = {
             ("record = ConfigRecord({'user': 'somebody'})", "user"),
             ("record = MetricRecord({'num-examples': 3, 'loss': 1.0})", "loss"),
         )
-    },
-    "legacy sums": ({"client": LEGACY}, ["error: ", "client.py, line 3", "no ε is stated"]),
-    "legacy sums by their full name": (
-        {
-            "client": LEGACY.replace(
-                "from flwr.client.mod import secaggplus_mod", "import flwr.client.mod"
-            ).replace("[secaggplus_mod", "[flwr.client.mod.secaggplus_mod")
-        },
-        ["error: ", "secaggplus_mod is Flower's legacy secure aggregation"],
     ),
-    **{
-        f"seen through {kind}": (
-            {
-                "strategy": kind.format(
-                    WRAPPED.format("").replace("DifferentialPrivacyServerSideFixedClipping", "Renamed")
-                )
-            },
-            ["error: Renamed: it has no accountant: 7 rounds cost"],
+    case("error: ", "client.py, line 3", "no ε is stated", client=LEGACY),
+    case(
+        "error: ",
+        "secaggplus_mod is Flower's legacy secure aggregation",
+        client=LEGACY.replace("from flwr.client.mod import secaggplus_mod", "import flwr.client.mod").replace(
+            "[secaggplus_mod", "[flwr.client.mod.secaggplus_mod"
+        ),
+    ),
+    *(
+        case(
+            "error: Renamed: it has no accountant: 7 rounds cost",
+            strategy=kind.format(
+                WRAPPED.format("").replace("DifferentialPrivacyServerSideFixedClipping", "Renamed")
+            ),
         )
         for kind in ("Delegating({})", "Quiet({})", "{}")
-    },
-    "a strategy that wraps itself": ({"strategy": "Endless()"}, ["error: Endless: "]),
-    **{
-        f"a mod that promises nothing {arguments}": (
-            {
-                "client": MOD_OF_TRAINING.replace("mods=[{mods}]", "mods=several").replace(
-                    "@app.train", f"several = [LocalDpMod({arguments})]\n\n@app.train"
-                )
-            },
-            ["error: ", "it promises nothing"],
+    ),
+    case("error: Endless: ", strategy="Endless()"),
+    *(
+        case(
+            "error: ",
+            "it promises nothing",
+            client=MOD_OF_TRAINING.replace("mods=[{mods}]", "mods=several").replace(
+                "@app.train", f"several = [LocalDpMod({arguments})]\n\n@app.train"
+            ),
         )
         for arguments in ("1.0, 2.0, 0.0, 1e-5", "1.0, 2.0, 1.0, 0.0", "1.0, 2.0, 1.0, 1.5")
-    },
-}
+    ),
+]
 
 
-@pytest.mark.parametrize(("parts", "expected"), FOUND.values(), ids=range(len(FOUND)))
+@pytest.mark.parametrize(("expected", "parts"), FOUND, ids=range(len(FOUND)))
 def test_findings_say_what_is_wrong_and_no_more_errors_than_there_are(
-    make_app: MakeApp, parts: dict[str, str], expected: list[str]
+    make_app: MakeApp, expected: tuple[str, ...], parts: dict[str, str]
 ) -> None:
     assert_found(lint_app(make_app(**parts)), *expected)
 
@@ -477,7 +469,7 @@ def test_an_app_of_ours_is_told_what_it_costs_and_nothing_else(
     make_app: MakeApp, more: dict[str, str]
 ) -> None:
     """A seed that our noise does not come from, what only looks like a draw, and a mod inside of ours."""
-    (finding,) = lint_app(make_app(**both(**more)))
+    (finding,) = lint_app(make_app(**{"strategy": OURS, "mods": OUR_MOD, **more}))
     assert finding.severity is Severity.COST
     counted = Accountant({Release(pq.design("one_bit", epsilon=1.0), 10): 7})
     for relation in (Relation.REPLACE_ONE, Relation.ZERO_OUT):

@@ -244,12 +244,11 @@ class PrivQuantMod:
             try:
                 delivery = None if self._masking is None else read_delivery(msg)
                 client_request = read(msg)
-                codec = client_request.codec
             except PrivQuantError as error:
                 return make_refusal(msg, error, self, by_message=True)
             seal: Seal = EncodedUpdate.pack
             if self._masking is not None and delivery is not None:
-                seal = self._masking.prepare(msg, delivery, codec, ctxt)
+                seal = self._masking.prepare(msg, delivery, client_request.codec, ctxt)
             return self._accept(client_request, seal, ctxt)
         except PrivQuantError as error:
             return make_refusal(msg, error, self)
@@ -319,8 +318,7 @@ class PrivQuantMod:
 
     def _accept(self, client_request: ClientRequest, seal: Seal, ctxt: Context) -> AcceptedTask:
         """Hold a request to the client's limits, and count its release; a refusal is raised as an error."""
-        request = client_request.request
-        codec, release = client_request.codec_and_release
+        request, codec, release = client_request.request, client_request.codec, client_request.release
         self._check_limits(release, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._collect_budgets(ctxt)
