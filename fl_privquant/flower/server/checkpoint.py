@@ -44,7 +44,7 @@ from fl_privquant.errors import (
 from fl_privquant.flower._flower_internals import log
 from fl_privquant.flower.server.strategy_wrapper import Aggregate, ResumableRun, strategy_stack
 
-_VERSION: Final = 4
+_VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
 # Types of attributes that are settings of a strategy, rather than what it has learned.
 _SETTINGS: Final = (bool, int, float, str)

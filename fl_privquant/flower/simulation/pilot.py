@@ -141,10 +141,14 @@ class UntilTrainingGrid(GridWrapper):
     def _stop_at_training(self, messages: Iterable[Message]) -> list[Message]:
         self._times_asked = 0
         sent = list(messages)
-        training = [each for each in sent if is_training(each) and records_of(each.content, ArrayRecord)]
+        training = [message for message in sent if _trains_a_model(message)]
         if training:
             raise FirstModelSent(training)
         return sent
+
+
+def _trains_a_model(message: Message) -> bool:
+    return is_training(message) and bool(records_of(message.content, ArrayRecord))
 
 
 def make_server(main: Callable[[Grid, Context], None]) -> ServerApp:
