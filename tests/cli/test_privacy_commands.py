@@ -173,7 +173,7 @@ def test_a_target_that_is_no_target_is_refused_at_once(
 def test_plan_says_what_would_do() -> None:
     out = run(
         "plan", "--epsilon", "0.1", "--clients", "5", "--dimension", "5000", "--rounds", "9",
-        "--mechanism", "one_bit",
+        "--mechanism", "one_bit", "--delta", "0",
     )  # fmt: skip
     assert "no design meets the target" in out
     assert "a target of" in out
