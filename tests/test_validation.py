@@ -16,9 +16,7 @@ from fl_privquant import _validation
 from fl_privquant.accounting import Budget, SimulatedSum
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.flower import (
-    AdaptiveKeep,
     CheckpointStrategy,
-    DoublingMechanism,
     PrivQuantMod,
     PrivQuantStrategy,
     QuantileClip,
@@ -139,8 +137,6 @@ MISTYPED = {
     QuantileClip: ("client_quantil", "client_quantile"),
     ScheduledMechanism: ("change", "changes"),
     ScheduledKeep: ("change", "changes"),
-    DoublingMechanism: ("windows", "window"),
-    AdaptiveKeep: ("plans", "plan"),
 }
 
 

@@ -18,9 +18,6 @@ from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError, plura
 from fl_privquant.flower.lint import Finding, Severity, lint_app
 from fl_privquant.statement import Relation
 
-EXIT_FINDINGS = 1
-"""The exit code if an app does not have the privacy that it claims."""
-
 
 def lint_and_print(folder: Path, run_config: str, relation: Relation, timeout: float) -> int:
     """Print what an app's privacy costs, and what is wrong with it; return 1 if there are errors, else 0.
@@ -34,7 +31,7 @@ def lint_and_print(folder: Path, run_config: str, relation: Relation, timeout: f
     severities = Counter(finding.severity for finding in findings)
     counts = [pluralize(severities[kind], str(kind)) for kind in (Severity.ERROR, Severity.WARNING)]
     print_sentence(console, f"{folder}: {', '.join(counts)}; nothing was trained")
-    return EXIT_FINDINGS if severities[Severity.ERROR] else 0
+    return int(severities[Severity.ERROR] > 0)
 
 
 def _lint_apart(folder: Path, run_config: str, relation: Relation, timeout: float) -> list[Finding]:

@@ -50,11 +50,8 @@ def print_mechanism(
     console.print(table)
 
 
-def explain_too_few_honest(summed: SecureSum, clients: int, *others: str) -> str:
-    """Why the sum of so few clients hides nobody, and what would help; empty where it hides somebody.
-
-    ``others`` are further things that would help.
-    """
+def explain_too_few_honest(summed: SecureSum, clients: int) -> str:
+    """Why the sum of so few clients hides nobody, and what would help; empty where it hides somebody."""
     fractions = summed.corrupt_fraction, summed.dropout_fraction
     honest = min_honest_clients(clients, *fractions)
     if honest >= 2:
@@ -62,11 +59,10 @@ def explain_too_few_honest(summed: SecureSum, clients: int, *others: str) -> str
     left = "one honest client, which no other client hides in the sum" if honest == 1 else "no honest client"
     required = min_clients(*fractions)
     lower = f"lower --corrupt-fraction ({fractions[0]:g}) or --dropout-fraction ({fractions[1]:g})"
-    helps = [*([] if required is None else [f"ask {required} clients or more"]), lower, *others]
-    helps[-1] = f"or {helps[-1]}" if len(helps) > 1 else helps[-1]
+    helps = [*([] if required is None else [f"ask {required} clients or more"]), lower]
     return (
         f"{summed.num_corrupt(clients)} corrupt and {summed.num_lost(clients)} lost leave {left} (each share "
-        f"is rounded up to whole clients); {', '.join(helps)}"
+        f"is rounded up to whole clients); {', or '.join(helps)}"
     )
 
 
@@ -268,9 +264,9 @@ def print_whole_updates(
     """Print mechanisms that encode whole updates, and what they can be compared with."""
 
     def cost(mechanism: Mechanism, shown: Relation) -> PrivacyStatement:
-        # The ε of coordinates adds up over an update, so that all rows have the same unit.
-        epsilon = unit_statement(mechanism, shown, dimension).epsilon * mechanism.releases(dimension)
-        return PrivacyStatement(epsilon, 0.0, Unit.ROUND, relation=shown)
+        return PrivacyStatement(
+            unit_statement(mechanism, shown, dimension).epsilon, 0.0, Unit.ROUND, relation=shown
+        )
 
     def legend(shown: Relation) -> str:
         return PrivacyStatement.heading(Unit.ROUND, word="certified", relation=shown)
@@ -288,8 +284,7 @@ def print_whole_updates(
     print_table(console, columns, [row for row in _rank_rows(rows) if row.mechanism is not None], title)
     print_sentence(
         console,
-        "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare. ε split: each "
-        "coordinate gets its share, by basic composition.",
+        "Inputs uniform in the unit ball of the norm: MSE of different balls do not compare.",
     )
 
 

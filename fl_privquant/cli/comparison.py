@@ -9,7 +9,7 @@ from typing import Any
 
 from fl_privquant.errors import PrivQuantError
 from fl_privquant.mechanisms.base import Mechanism
-from fl_privquant.mechanisms.registry import available_mechanisms, design, get_entry, pilot_mechanism
+from fl_privquant.mechanisms.registry import available_mechanisms, design, get_entry
 from fl_privquant.mechanisms.spec import Variant
 
 
@@ -66,11 +66,3 @@ def compare(
             yield ComparisonRow(label, None, time.perf_counter() - start, str(error))
             continue
         yield ComparisonRow(label, mechanism, time.perf_counter() - start)
-
-
-def design_with_split_epsilon(epsilon: float, dimension: int) -> ComparisonRow:
-    """A mechanism that spends epsilon / dimension on each coordinate, to compare whole updates with."""
-    start = time.perf_counter()
-    name = pilot_mechanism()
-    mechanism = design(name, epsilon=epsilon / dimension)
-    return ComparisonRow(f"{name}, ε split", mechanism, time.perf_counter() - start)

@@ -202,9 +202,8 @@ def statement(
 _PLAN_HELP = (
     "Plan a whole run that meets a privacy target, and say how to run it.\n\n"
     "For secure sums, updates are clipped to an L2 norm and rotated, and a random part of the coordinates is "
-    "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism, "
-    "--local, --unit or --l2-norm, the command lists designs that send all coordinates, the least "
-    "error first."
+    "clipped and encoded. Bits and kept coordinates are chosen together. With --compare, --mechanism or "
+    "--l2-norm, the command lists designs that send all coordinates, the least error first."
 )
 
 
@@ -218,8 +217,6 @@ def plan_command(
     delta: options.Delta = 1e-5,
     relation: options.StatedRelation = Relation.REPLACE_ONE,
     bits: options.MaxBits = None,
-    unit: options.TargetUnit = Unit.TOTAL,
-    local: options.Local = False,
     corrupt_fraction: options.CorruptFraction = _FRACTION,
     dropout_fraction: options.DropoutFraction = _FRACTION,
     error: options.Error = None,
@@ -235,12 +232,11 @@ def plan_command(
     from fl_privquant.mechanisms.registry import default_mechanisms_for
     from fl_privquant.planning.run_limits import check_participations, check_run_delta, check_target_relation
 
-    _refuse_records(unit)
-    listed = compare or local or unit is not Unit.TOTAL or l2_norm is not None
+    listed = compare or l2_norm is not None
     chosen_by = _chooses_one_plan(error, kilobytes, listed)
     joint = chosen_by or not (listed or mechanism or delta == 0.0)
     summed = SecureSum(corrupt_fraction, dropout_fraction)
-    if not local and (few := _printing.explain_too_few_honest(summed, clients, "plan with --local")):
+    if few := _printing.explain_too_few_honest(summed, clients):
         raise InvalidSpecError("--clients", clients, f"clients: {few}")
     requirements = RunRequirements(
         num_clients=clients,
@@ -248,14 +244,13 @@ def plan_command(
         rounds=check_participations(participations, rounds),
         epsilon=epsilon,
         delta=check_run_delta(delta, clients),
-        unit=unit,
         relation=check_target_relation(relation),
-        in_sum=not local,
+        in_sum=True,
         bits=bits or (_CHOSEN_BITS if joint else _LISTED_BITS),
-        corrupt=0 if local else summed.num_corrupt(clients),
-        dropped=0 if local else summed.num_lost(clients),
+        corrupt=summed.num_corrupt(clients),
+        dropped=summed.num_lost(clients),
         norms=_make_norms(l2_norm, dimension),
-        own_clips=l2_norm is None and not local and unit is not Unit.COORDINATE,
+        own_clips=l2_norm is None,
     )
     console, names = layout.output_console(), tuple(mechanism or ()) or default_mechanisms_for(requirements)
     settings = summed, rounds, error, kilobytes, names[0], force
@@ -265,17 +260,6 @@ def plan_command(
     _printing.plan_and_print_designs(console, requirements, names)
 
 
-def _refuse_records(unit: Unit) -> None:
-    """Raise InvalidSpecError if a plan is for records."""
-    if unit is Unit.RECORD:
-        raise InvalidSpecError(
-            "--unit",
-            unit.value,
-            "needs the number of records and how they are drawn, for which this command has no options",
-            'plan in Python, with pq.Target(..., unit="record", records=..., sampling_rate=...)',
-        )
-
-
 def _chooses_one_plan(error: float | None, kilobytes: float | None, listed: bool) -> bool:
     """Whether a plan is chosen by its error or its size; refused together with a list of designs."""
     chosen = error is not None or kilobytes is not None
@@ -283,8 +267,8 @@ def _chooses_one_plan(error: float | None, kilobytes: float | None, listed: bool
         raise InvalidSpecError(
             "--error, --kilobytes",
             MISSING,
-            "they choose a plan for secure sums over a whole run, and no list of designs",
-            "leave them out, or leave out --compare, --local, --unit and --l2-norm",
+            "they choose a plan, and no list of designs",
+            "leave them out, or leave out --compare and --l2-norm",
         )
     return chosen
 
@@ -338,8 +322,7 @@ def compare_command(
     if whole := [row for row in rows if row.encodes_whole_updates]:
         of_round = PrivacyStatement(epsilon, 0.0, Unit.ROUND)
         title = f"{of_round.brief}, a whole update of {pluralize(dimension, 'coordinate')}"
-        split = comparison.design_with_split_epsilon(epsilon, dimension)
-        _printing.print_whole_updates(console, title, [*whole, split], dimension, relation)
+        _printing.print_whole_updates(console, title, whole, dimension, relation)
     layout.print_sentence(
         console,
         "MAE and MSE are exact, for inputs uniform on [-1, 1]; multiply by clip and clip². Designs made "

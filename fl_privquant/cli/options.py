@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.statement import Relation, Unit
+from fl_privquant.statement import Relation
 
 # Arguments of pq.design that are not parameters of a mechanism.
 _NO_PARAMETERS = ("name", "cache")
@@ -105,9 +105,6 @@ L2Norm = Annotated[
         "has the best one for each mechanism by default."
     ),
 ]
-Local = Annotated[
-    bool, typer.Option("--local", help="Plan for a server that sees each client's codes, not only sums.")
-]
 Mechanisms = Annotated[
     list[str] | None, typer.Option("--mechanism", help="Consider this mechanism only; may be repeated.")
 ]
@@ -164,11 +161,6 @@ def _parse_scalar(text: str) -> Any:
 TargetEpsilon = Annotated[
     float,
     typer.Option(
-        help="Target ε, for what --unit, --relation and --local say: by default for a client's whole run, "
-        "against whoever sees the sums, replace-one."
+        help="Target ε, for a client's whole run, against whoever sees the sums, and for --relation."
     ),
-]
-TargetUnit = Annotated[
-    Unit,
-    typer.Option(help="What the target ε covers. Records are planned in Python: docs/pages/records.md."),
 ]

@@ -18,18 +18,6 @@ from typer.core import TyperCommand
 
 from fl_privquant.errors import InfeasibleDesignError, InvalidSpecError, PrivQuantError, one_line
 
-__all__ = [
-    "EXIT_ERROR",
-    "EXIT_INTERRUPTED",
-    "FlagCommand",
-    "exit_interrupted",
-    "fail",
-    "name_options",
-    "print_error",
-    "run",
-    "translate_error",
-]
-
 EXIT_ERROR = 2
 """The exit code after an error."""
 

@@ -81,11 +81,6 @@ class Layout:
         return np.dtype(np.float64 if np.dtype(np.float64) in self.dtypes else np.float32)
 
     @cached_property
-    def has_one_dtype(self) -> bool:
-        """Whether all arrays have the same type."""
-        return len(set(self.dtypes)) == 1
-
-    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the arrays in their own types."""
         return sum(size * dtype.itemsize for size, dtype in zip(self.sizes, self.dtypes, strict=True))
@@ -164,9 +159,6 @@ class Layout:
     def unpack(self, payload: bytes) -> dict[str, Array]:
         """The arrays in a payload; raises InvalidUpdateError for one of another size, or not finite."""
         body = read_body(payload, _KIND_ARRAYS, 0, self.dimension, self.num_bytes)
-        if self.has_one_dtype:
-            vector = _read_floats(body, self.dtypes[0])
-            return dict(zip(self.names, self._split(vector), strict=True))
         arrays: dict[str, Array] = {}
         start = 0
         for name, shape, dtype, count in zip(self.names, self.shapes, self.dtypes, self.sizes, strict=True):

@@ -395,7 +395,7 @@ class UpdateCodec:
     def _can_add_directly(self) -> bool:
         """Whether decoded values are what is added to the model, in its own type and order."""
         layout = self.layout
-        plain = layout.has_one_dtype and layout.dtype == layout.dtypes[0] and not layout.scales
+        plain = set(layout.dtypes) == {layout.dtype} and not layout.scales
         return self.carries_difference and not self.encoding.rotate and plain
 
     def check_summable(self) -> None:

@@ -7,13 +7,7 @@ A user adds two lines to an ordinary Flower app:
 """
 
 from fl_privquant.flower.client import PrivQuantMod, linear_record_update
-from fl_privquant.flower.policies import (
-    AdaptiveKeep,
-    DoublingMechanism,
-    QuantileClip,
-    ScheduledKeep,
-    ScheduledMechanism,
-)
+from fl_privquant.flower.policies import QuantileClip, ScheduledKeep, ScheduledMechanism
 from fl_privquant.flower.server import (
     AccountedAdaptiveClipping,
     CheckpointStrategy,
@@ -30,10 +24,8 @@ from fl_privquant.flower.server import (
 
 __all__ = [
     "AccountedAdaptiveClipping",
-    "AdaptiveKeep",
     "CheckpointStrategy",
     "ClientMetrics",
-    "DoublingMechanism",
     "GaussianAccountant",
     "ModelAverageStrategy",
     "NoUsableReplyError",

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import Array, Message, Metadata, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
@@ -38,7 +38,7 @@ from flwr.supercore.object_ref import load_app
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
-from fl_privquant.flower._messages.arrays import RECORD_KINDS, records_of
+from fl_privquant.flower._messages.arrays import RECORD_KINDS
 
 __all__ = [
     "SUPERLINK_NODE_ID",
@@ -48,7 +48,6 @@ __all__ = [
     "PrivacyBudgetExhausted",
     "Run",
     "RunNotRunningException",
-    "UncheckedRecords",
     "adaptiveclipping_mod",
     "copy_metadata",
     "copy_records",
@@ -70,7 +69,6 @@ __all__ = [
     "parse_config_args",
     "pull_objects",
     "push_objects",
-    "put_arrays",
     "read_supernode_arguments",
     "receiver_of",
     "remove_content_from_message",
@@ -78,7 +76,6 @@ __all__ = [
     "run_supernode",
     "set_message_id",
     "start_app",
-    "unchecked_array",
     "unchecked_message",
     "unchecked_metadata",
     "unchecked_record",
@@ -224,19 +221,6 @@ def values_of(record: Any) -> dict[str, Any]:
     return values
 
 
-def put_arrays(record: ArrayRecord, arrays: Mapping[str, Any]) -> None:
-    """Put Arrays into a record."""
-    record.is_dirty = True
-    values_of(record).update(arrays)
-
-
-def unchecked_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
-    """An Array with these four fields."""
-    array = object.__new__(Array)
-    array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
-    return array
-
-
 def copy_metadata(message: Message) -> Any:
     """The metadata of a message, as an object of its own."""
     return unchecked_metadata(vars(message.metadata))
@@ -314,52 +298,6 @@ def make_reply(message: Message, content: RecordDict) -> Message:
         _delivered_at="",
     )
     return unchecked_message(metadata, content)
-
-
-class UncheckedRecords(RecordDict):
-    """A RecordDict whose views by kind are made without checks: its records were checked before.
-
-    Strategies ask for these views of each reply several times.
-    """
-
-    @property
-    def array_records(self) -> Any:
-        return self._view(ArrayRecord)
-
-    @property
-    def metric_records(self) -> Any:
-        return self._view(MetricRecord)
-
-    @property
-    def config_records(self) -> Any:
-        return self._view(ConfigRecord)
-
-    def _view(self, kind: type) -> Any:
-        """The records of one kind; as in Flower's views, what is put into the view is put here too."""
-        view = object.__new__(_VIEW_TYPE)
-        view.__dict__.update(
-            _EMPTY_VIEW_ATTRIBUTES[kind], _data=dict(records_of(self, kind)), recorddict=self
-        )
-        return view
-
-
-def _make_empty_view_attributes(kind: type) -> dict[str, Any]:
-    """The attributes of an empty view of records of one kind."""
-
-    def check(value: object) -> None:
-        # In Flower's views this is a method of the view: a cycle of references, which would leave thousands
-        # of views to the garbage collector.
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"Expected `{kind.__name__}`, but received `{type(value).__name__}` for the value."
-            )
-
-    return {**vars(RecordDict().array_records), "_check_value_fn": check, "allowed_type": kind}
-
-
-_EMPTY_ATTRIBUTES[UncheckedRecords] = dict(vars(UncheckedRecords()))
-_EMPTY_VIEW_ATTRIBUTES = {kind: _make_empty_view_attributes(kind) for kind in RECORD_KINDS}
-_VIEW_TYPE: Any = type(RecordDict().array_records)
 
 
 _IMMUTABLE_TYPES = frozenset((bytes, str, int, float, bool))

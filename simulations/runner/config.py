@@ -236,21 +236,14 @@ class ClipPolicyConfig:
 
 @dataclass
 class BitsPolicyConfig:
-    """The number of levels of each round; see :class:`fl_privquant.flower.DoublingMechanism`."""
+    """The number of levels of each round; see :class:`fl_privquant.flower.ScheduledMechanism`."""
 
-    name: Annotated[str, one_of("constant", "schedule", "doubling")] = "constant"
-    """``constant`` (the mechanism's own), ``schedule`` (by round) or ``doubling`` (when the loss
-    stalls)."""
+    name: Annotated[str, one_of("constant", "schedule")] = "constant"
+    """``constant`` (the mechanism's own) or ``schedule`` (by round)."""
     rounds: list[int] = field(default_factory=lambda: [1, 11, 21])
     """The round from which each entry of ``bits`` counts, for ``schedule``."""
     bits: list[int] = field(default_factory=lambda: [2, 3, 4])
     """2^bits levels from each of these rounds on, for ``schedule``."""
-    max_bits: Annotated[int, _at_least_1] = 4
-    """There are at most 2^max_bits levels, for ``doubling``."""
-    window: Annotated[int, _at_least_1] = 3
-    """Rounds without progress after which the levels double."""
-    smoothing: Annotated[float, number_between("[0, 1)")] = 0.9
-    """Weight of earlier losses in the smoothed loss, for ``doubling``."""
 
     def __post_init__(self) -> None:
         _check_schedule("encoding.bits_policy", self.rounds, self.bits)
@@ -262,9 +255,8 @@ class BitsPolicyConfig:
 class KeepPolicyConfig:
     """How many rotated coordinates each round sends; see :mod:`fl_privquant.flower.policies.schedules`."""
 
-    name: Annotated[str, one_of("constant", "schedule", "adaptive")] = "constant"
-    """``constant`` (encoding.keep), ``schedule`` (by round), or ``adaptive``, which needs a target:
-    encoding.keep in the first round, and fewer coordinates later where the mean update is short."""
+    name: Annotated[str, one_of("constant", "schedule")] = "constant"
+    """``constant`` (encoding.keep) or ``schedule`` (by round)."""
     rounds: list[int] = field(default_factory=lambda: [1, 11, 21])
     """The round from which each entry of ``keep`` counts, for ``schedule``."""
     keep: list[float] = field(default_factory=lambda: [0.5, 0.2, 0.1])
@@ -570,9 +562,6 @@ class RunConfig:
         if self.privacy.unit == "record":
             problem, remedy = "is protected by a plan, which takes a target", "set privacy.epsilon too"
             raise InvalidSpecError("privacy.unit", self.privacy.unit, problem, remedy)
-        if self.encoding.keep_policy.name == "adaptive":
-            remedy = "set privacy.epsilon and secagg=on, or use encoding.keep_policy.name=schedule"
-            raise InvalidSpecError("encoding.keep_policy.name", "adaptive", f"keeps to {needed}", remedy)
         if self.encoding.clip_policy.name == "pilot":
             problem, remedy = "finds the L2 clip of a plan", "set privacy.epsilon too"
             raise InvalidSpecError("encoding.clip_policy.name", "pilot", problem, remedy)

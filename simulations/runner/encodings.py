@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from fl_privquant.codec.encoding import Encoding
-from fl_privquant.errors import MISSING, InvalidSpecError
-from fl_privquant.flower import (
-    AdaptiveKeep,
-    DoublingMechanism,
-    QuantileClip,
-    ScheduledKeep,
-    ScheduledMechanism,
-)
+from fl_privquant.flower import QuantileClip, ScheduledKeep, ScheduledMechanism
 from fl_privquant.flower.policies import Policy
 from fl_privquant.planning import Plan
 from simulations.runner.config import ClipPolicyConfig, RunConfig
@@ -43,12 +36,7 @@ def make_encoding(config: RunConfig, l2_clip: float | None) -> Encoding | Policy
 
 def follow_plan(config: RunConfig, plan: Plan) -> Plan | Policy:
     """The plan of a run with a target, or the policy that begins with it."""
-    changes = config.encoding.changes
-    if set(changes.values()) == {"quantile", "adaptive"}:
-        problem = "a plan has room for one of them"
-        raise InvalidSpecError(" and ".join(changes), MISSING, problem, remedy="leave one out")
-    adaptive = config.encoding.keep_policy.name == "adaptive"
-    return _change_clip(AdaptiveKeep(plan) if adaptive else plan, config.encoding.clip_policy)
+    return _change_clip(plan, config.encoding.clip_policy)
 
 
 def _change_bits(encoding: Encoding, config: RunConfig) -> Encoding | Policy:
@@ -57,12 +45,6 @@ def _change_bits(encoding: Encoding, config: RunConfig) -> Encoding | Policy:
         bits = dict(zip(policy.rounds, policy.bits, strict=True))
         return ScheduledMechanism(
             encoding, {start: config.design(2**number) for start, number in bits.items()}
-        )
-    if policy.name == "doubling":
-        first = int(encoding.mechanism.parameters["levels"])
-        most = max(first, 2**policy.max_bits)
-        return DoublingMechanism(
-            encoding, config.design, first, most, window=policy.window, smoothing=policy.smoothing
         )
     return encoding
 

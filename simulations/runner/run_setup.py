@@ -214,7 +214,6 @@ class Outputs(contextlib.ExitStack):
         is killed before that repeats the round. The loop of an app has no checkpoints.
         """
         number = rows[-1]["round"]
-        self._setup.policy.observe_metrics(number, rows[-1])
         self._tracker.log(rows[-1])
         self._unsaved = rows, spent
         if number == 0 or self._config.app is not None:

@@ -153,14 +153,11 @@ def test_sums_of_many_records_are_precise_whatever_the_type_and_the_microbatch(k
     assert distance(everything, sums(30_000, 7_000)) < 1e-6
 
 
-def test_arguments_that_would_skip_records_or_hide_the_norm_of_a_gradient_are_refused() -> None:
-    model, (inputs, labels) = nn.Linear(FEATURES, CLASSES), records(4)
-    for microbatch in (0, -1, 2.5):
-        with pytest.raises(InvalidSpecError, match="microbatch"):
-            record_update(message_for(model), model, LOSS, inputs, labels, microbatch=microbatch)  # type: ignore[arg-type]
-    for penalty in (-3.0, math.nan, math.inf):
-        with pytest.raises(InvalidSpecError, match="l2_penalty"):
-            linear_record_update(linear_message(), inputs.numpy(), labels.numpy() % 2, l2_penalty=penalty)
+@pytest.mark.parametrize("microbatch", [0, -1, 2.5])
+def test_a_microbatch_that_skips_records_is_refused(microbatch: Any) -> None:
+    model = nn.Linear(FEATURES, CLASSES)
+    with pytest.raises(InvalidSpecError, match="microbatch"):
+        record_update(message_for(model), model, LOSS, *records(4), microbatch=microbatch)
 
 
 @pytest.mark.parametrize("size", [5e-324, 1e-310, 1e300])

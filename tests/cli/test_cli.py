@@ -73,7 +73,6 @@ def test_design_then_audit(tmp_path: Path) -> None:
         (["identity", "show", __file__], "no private key in PEM; give a file that 'fl-privquant"),
         (["desing", "optm"], "command 'desing'. Did you mean 'design'? See "),
         (["plan", "--delta", "0.5"], "--delta: 0.5 is outside 0..0.01, the smaller of 0.01 and 1 / 100"),
-        (["plan", "--delta", "0.5", "--local"], "--delta: 0.5 is outside"),
         (["plan", "--delta", "0.005", "--clients", "1000"], "--delta: 0.005 is outside 0..0.001"),
         (["statement", "--delta", "0.5"], "--delta: 0.5 is outside"),
         (["plan", "--participations", "20", "--rounds", "10"], "--participations: 20 of 10 rounds; give"),

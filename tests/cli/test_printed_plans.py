@@ -181,7 +181,7 @@ def test_statements_for_few_clients_say_why_there_is_no_sum(clients: int, left: 
     assert "not stated" not in enough
 
 
-@pytest.mark.parametrize("listed", [("--compare",), ("--mechanism", "one_bit"), ("--unit", "client round")])
+@pytest.mark.parametrize("listed", [("--compare",), ("--mechanism", "one_bit")])
 def test_no_design_is_listed_for_a_sum_that_hides_nobody(listed: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["plan", "--clients", "3", "--dimension", "10", *listed])
     text = str(result.exception)
@@ -190,7 +190,6 @@ def test_no_design_is_listed_for_a_sum_that_hides_nobody(listed: tuple[str, ...]
         "--clients: 3 clients: 1 corrupt and 1 lost leave one honest client, which no other client hides"
         in text
     )
-    assert "or plan with --local" in text
 
 
 @pytest.mark.parametrize("fractions", [(0.0, 0.0), (0.1, 0.1), (0.3, 0.2), (0.01, 0.9), (0.5, 0.49)])
@@ -203,8 +202,8 @@ def test_the_min_clients_of_a_sum(fractions: tuple[float, float]) -> None:
 
 ONES = (
     ("plan", "--clients", "5", "--rounds", "1", "--dimension", "1", "--bits", "1", "--force"),
-    ("plan", "--clients", "1", "--rounds", "1", "--dimension", "1", "--local", "--mechanism", "one_bit"),
-    ("plan", "--epsilon", "0.001", "--clients", "1", "--rounds", "1", "--local", "--mechanism", "one_bit"),
+    ("plan", "--clients", "5", "--rounds", "1", "--dimension", "1", "--mechanism", "one_bit"),
+    ("plan", "--epsilon", "0.001", "--clients", "5", "--rounds", "1", "--mechanism", "one_bit"),
     ("statement", "--clients", "1", "--rounds", "1", "--dimension", "1", "--mechanism", "one_bit"),
     ("compare", "--dimension", "1", "--mechanism", "one_bit", "--mechanism", "cldp_linf"),
     ("design", "skellam", "--epsilon", "1", "--levels", "4", "--set", "num_clients=1"),
@@ -254,12 +253,6 @@ def test_the_page_on_plans_has_the_errors_that_its_plan_prints() -> None:
     )
     assert errors in page
     assert "1.1 × 90/80 = 1.238" in page
-
-
-def test_a_plan_for_records_is_refused_and_says_where_it_is_made() -> None:
-    result = CliRunner().invoke(app, ["plan", "--unit", "record total"])
-    assert result.exit_code
-    assert 'pq.Target(..., unit="record", records=..., sampling_rate=...)' in str(result.exception)
 
 
 def test_unusual_shares_are_in_the_line_for_clients() -> None:

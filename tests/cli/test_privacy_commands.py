@@ -48,12 +48,6 @@ def test_plan_lists_designs() -> None:
     )  # fmt: skip
     for text in ("one_bit", "discrete_gaussian", "client total, view: aggregate of 80", "error ÷ central"):
         assert text in out
-    local = run(
-        "plan", "--epsilon", "40", "--clients", "5", "--dimension", "20", "--unit", "client round", "--local",
-        "--mechanism", "one_bit",
-    )  # fmt: skip
-    assert "client round, view: local" in local
-    assert "MSE of mean" in local
 
 
 def test_plan_offers_every_mechanism_for_sums_at_its_own_clip() -> None:
@@ -144,7 +138,7 @@ def plan_of(out: str) -> pq.Plan:
     ("arguments", "said"),
     [
         (("--error", "1.1", "--kilobytes", "1"), "give one of the two"),
-        (("--error", "1.1", "--local"), "--error, --kilobytes: they choose"),
+        (("--error", "1.1", "--compare"), "--error, --kilobytes: they choose"),
         (("--error", "1.0", "--bits", "1"), "with all coordinates the error is"),
         (("--clients", "3"), "error: --clients: 3 clients: 1 corrupt and 1 lost leave one honest client"),
         (("--clients", "3", "--error", "2"), "lower --corrupt-fraction"),
@@ -179,7 +173,7 @@ def test_a_target_that_is_no_target_is_refused_at_once(
 def test_plan_says_what_would_do() -> None:
     out = run(
         "plan", "--epsilon", "0.1", "--clients", "5", "--dimension", "5000", "--rounds", "9",
-        "--mechanism", "one_bit", "--local",
+        "--mechanism", "one_bit", "--delta", "0",
     )  # fmt: skip
     assert "no design meets the target" in out
     assert "a target of" in out

@@ -96,14 +96,6 @@ def test_a_difference_in_floating_point_is_not_lossless():
     )
 
 
-def test_a_mechanism_that_calls_itself_none_is_not_lossless():
-    table = pq.design("one_bit", epsilon=1.0)
-    forged = type(table)("none", table.table, 1.0)
-    coder = codec(pq.Mechanism.from_bytes(forged.to_bytes()))
-    assert coder.carries_difference
-    assert coder.num_bytes == HEADER_BYTES + math.ceil(coder.dimension / 8)
-
-
 def test_zero_updates_pass_the_l2_clip():
     arrays = {"w": np.zeros(10)}
     coder = codec(arrays=arrays, l2_clip=1.0, rotate=True)

@@ -221,6 +221,11 @@ def fedavg(cls=FedAvg, **options):
     return cls(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **options)
 
 
+def strategy_for(mechanism, clip=CLIP, inner=None, **options):
+    """A strategy around FedAvg, for updates that a mechanism encodes."""
+    return PrivQuantStrategy(inner or fedavg(), Encoding(mechanism, clip), **options)
+
+
 def expected_model(mechanism, partitions, server_round=1, arrays=None, clip=CLIP, rotation_seed=0, **options):
     """The mean model of seeded clients, computed without Flower."""
     arrays = initial_arrays() if arrays is None else arrays

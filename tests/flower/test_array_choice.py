@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 import fl_privquant as pq
 from fl_privquant.accounting import Aggregation
 from fl_privquant.codec.array_selection import ArrayChoice
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivQuantStrategy
-from fl_privquant.flower._messages.protocol import KEY_EXCLUDE, KEY_INCLUDE, Request
-from tests.flower.apps import Simulated, client_app, digest_of, fedavg, mod_for, simulate
+from tests.flower.apps import Simulated, client_app, fedavg, mod_for, simulate
 
 CLIENTS = 7
 START = {
@@ -107,20 +105,3 @@ def test_patterns_that_match_nothing_are_refused() -> None:
         with pytest.raises(InvalidSpecError) as refused:
             choice.of(START)
         assert str(refused.value).endswith(reason)
-
-
-def test_a_client_checks_what_a_server_says() -> None:
-    strategy = PrivQuantStrategy(
-        FedAvg(),
-        pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=1.0),
-        arrays=pq.ArrayChoice(include=["head.*"], exclude=["*.bias"]),
-    )
-    config = ConfigRecord()
-    strategy.request(1).write(config)
-    assert Request.read(config).arrays == strategy.arrays
-    for key, value in ((KEY_INCLUDE, "head"), (KEY_EXCLUDE, [1.0]), (KEY_INCLUDE, ["x" * 300])):
-        with pytest.raises(PrivQuantError):
-            Request.read(ConfigRecord({**config, key: value}))
-    # Who is told another choice has another mask: their codes do not cancel.
-    other = Request.read(ConfigRecord({**config, KEY_INCLUDE: ["body.*"]}))
-    assert digest_of(other) != digest_of(strategy.request(1))

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedXgbCyclic, FedYogi
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedYogi
 
 import fl_privquant as pq
 from fl_privquant.accounting import Accountant, Release
@@ -152,13 +152,6 @@ def test_a_strategy_with_state_that_cannot_be_kept_is_refused_at_once(tmp_path):
         CheckpointStrategy(
             PrivQuantStrategy(strategy, pq.Encoding(pq.design("none"), clip=1.0)), tmp_path / "x"
         )
-
-
-def test_a_strategy_that_fills_such_state_later_is_refused_then(tmp_path):
-    strategy = FedXgbCyclic(fraction_train=1.0)
-    strategy.registered_nodes = {1: 2}
-    with pytest.raises(InvalidSpecError, match="registered_nodes"):
-        CheckpointStrategy(strategy, tmp_path / "x")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x80\x04\x95"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
@@ -18,10 +18,9 @@ from fl_privquant.codec.array_layout import Layout
 from fl_privquant.codec.array_selection import ArrayChoice
 from fl_privquant.codec.encoding import Encoding
 from fl_privquant.codec.update import UpdateCodec
-from fl_privquant.errors import InvalidSpecError, PrivQuantError
+from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantStrategy
-from fl_privquant.flower._messages.protocol import KEY_SCALE_PATTERNS, KEY_SCALES, Request
-from tests.flower.apps import Simulated, client_app, digest_of, fedavg, mod_for, simulate
+from tests.flower.apps import Simulated, client_app, mod_for, simulate, strategy_for
 
 MODEL = {
     "head.weight": np.zeros((3, 4), np.float32),
@@ -98,9 +97,7 @@ def test_the_norm_that_is_accounted_for_holds_whatever_the_scales() -> None:
 def run(
     aggregation: Aggregation, path: Path | None = None, rounds: int = 2, arrays: ArrayChoice = CHOICE
 ) -> Simulated:
-    private = PrivQuantStrategy(
-        fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=arrays, aggregation=aggregation, rotation_seed=1
-    )
+    private = strategy_for(MECHANISM, clip=0.2, arrays=arrays, aggregation=aggregation, rotation_seed=1)
     strategy = private if path is None else CheckpointStrategy(private, path)
     return simulate(strategy, client_app([mod_for(aggregation)]), CLIENTS, rounds, MODEL)
 
@@ -124,34 +121,8 @@ def test_rounds_one_by_one_summed_masked_and_resumed(tmp_path: Path) -> None:
     assert open_run.ledger.statement(1e-5).epsilon == unscaled.ledger.statement(1e-5).epsilon
 
 
-def test_a_client_checks_what_a_server_says_of_scales(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_summary_has_the_scales(caplog: pytest.LogCaptureFixture) -> None:
     strategy = PrivQuantStrategy(FedAvg(), pq.Encoding(MECHANISM, clip=0.1), arrays=CHOICE)
-    config = ConfigRecord()
-    strategy.request(1).write(config)
-    assert Request.read(config).arrays == strategy.arrays
-    for changed in (
-        {KEY_SCALES: [1.0]},
-        {KEY_SCALES: [1.0, 0.0]},
-        {KEY_SCALES: [1.0, -1.0]},
-        {KEY_SCALES: [1.0, float("nan")]},
-        {KEY_SCALES: [1.0, float("inf")]},
-        {KEY_SCALES: 1.0},
-        {KEY_SCALE_PATTERNS: ["*", "*"]},
-        {KEY_SCALE_PATTERNS: ["*", "x" * 300]},
-    ):
-        with pytest.raises(PrivQuantError):
-            Request.read(ConfigRecord({**config, **changed}))
-    # Scales so far apart that floats would not hold what is decoded are refused before anything is trained.
-    for scale in (1e-36, 1e36):
-        asked = Request.read(ConfigRecord({**config, KEY_SCALES: [1.0, scale]}))
-        with pytest.raises(InvalidSpecError, match=r"clip: .* is outside"):
-            asked.codec(
-                asked.layout({"head": np.zeros(3, np.float32), **MODEL} | {"body.bias": np.float32(0)})
-            )
-    other = Request.read(ConfigRecord({**config, KEY_SCALES: [1.0, 0.5]}))
-    assert digest_of(other) != digest_of(strategy.request(1))
-    # What a client spends is what its codec encodes: scales are no part of it.
-    assert other.release(other.layout(MODEL)) == strategy.request(1).release(layout())
     with caplog.at_level(logging.INFO, "flwr"):
         strategy.summary()
     assert "head.*: times 1; *: times 0.03125" in caplog.text
@@ -203,9 +174,7 @@ def test_buffers_of_batch_normalization() -> None:
     assert {"1.running_mean", "1.running_var"} < set(everything.names)
     without = ArrayChoice(exclude=["*.running_*"]).layout(read)
     assert set(everything.names) - set(without.names) == {"1.running_mean", "1.running_var"}
-    strategy = PrivQuantStrategy(
-        fedavg(), pq.Encoding(MECHANISM, clip=0.2), arrays=pq.ArrayChoice(exclude=["*.running_*"])
-    )
+    strategy = strategy_for(MECHANISM, clip=0.2, arrays=pq.ArrayChoice(exclude=["*.running_*"]))
     model = simulate(strategy, num_clients=3, initial=read).model
     for name, before in read.items():
         same = np.array_equal(model[name], before)

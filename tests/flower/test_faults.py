@@ -6,18 +6,17 @@ from flwr.app import Message
 
 import fl_privquant as pq
 from fl_privquant.accounting import SumOfCodes
-from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy
+from fl_privquant.flower import PrivQuantMod
 from fl_privquant.flower._flower_internals import copy_records
 from fl_privquant.flower._messages.protocol import PROTOCOL_VERSION
 from fl_privquant.flower.simulation.inline import SimulationGrid
 from tests.flower.apps import (
-    CLIP,
     SEED,
     assert_same_arrays,
     client_app,
     expected_model,
-    fedavg,
     simulate,
+    strategy_for,
 )
 
 BAD = 1
@@ -63,7 +62,7 @@ def without(record):
 
 
 def run(client, mechanism, flower_log, wrap_grid=lambda grid: grid):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
+    strategy = strategy_for(mechanism)
     return simulate(strategy, client, wrap_grid=wrap_grid).model, flower_log.text
 
 
@@ -101,7 +100,7 @@ def test_a_bad_payload_is_dropped_by_node(flower_log, fault, aggregation):
     mechanism = pq.design("optm", epsilon=2.0, levels=3)
     change, reason = PAYLOAD_FAULTS[fault]
     client = client_app(mods=[Tamper(change), PrivQuantMod(max_epsilon=10.0, seed=SEED)])
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=aggregation)
+    strategy = strategy_for(mechanism, aggregation=aggregation)
     model, expected = simulate(strategy, client).model, expected_model(mechanism, GOOD)
     if isinstance(aggregation, SumOfCodes):
         # The sum of codes is rounded once, and not for each client.
@@ -176,7 +175,7 @@ def test_a_node_that_never_replies_is_counted(mechanism, flower_log):
 def test_a_reply_of_the_round_before_does_not_shut_out_the_right_one(mechanism, flower_log):
     kept = []
 
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
+    strategy = strategy_for(mechanism)
 
     # The strategy replaces the content of replies: these are copies made before.
     def remember(replies):

@@ -12,7 +12,16 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import BudgetExhaustedError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
 from fl_privquant.flower.client.ledger import ClientLedger
-from tests.flower.apps import CLIP, Killed, assert_same_arrays, client_app, fedavg, simulate, trained
+from tests.flower.apps import (
+    CLIP,
+    Killed,
+    assert_same_arrays,
+    client_app,
+    fedavg,
+    simulate,
+    strategy_for,
+    trained,
+)
 
 CLIENTS, ROUNDS, DELTA = 6, 5, 1e-5
 
@@ -119,7 +128,7 @@ def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
     grids = []
 
     def run(num_rounds):
-        strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=9)
+        strategy = strategy_for(mechanism, max_failed_rounds=9)
         client = client_app([PrivQuantMod(10.0)])
         simulate(strategy, client, CLIENTS, num_rounds, seed=3, wrap_grid=going_on(grids))
 
@@ -133,7 +142,7 @@ def test_a_server_that_lost_its_ledger_gets_nothing_more(mechanism, flower_log):
 def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
     release = Release(mechanism, 25)
     budget = Budget(Accountant([release] * 3).statement(DELTA).epsilon, DELTA)
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), budget=budget)
+    strategy = strategy_for(mechanism, budget=budget)
     done = simulate(strategy, num_rounds=9)
     result = done.result
     assert isinstance(result, StoppedResult)
@@ -141,21 +150,21 @@ def test_the_servers_budget_stops_the_run_with_what_was_spent(mechanism):
     assert result.stopped.statement == Accountant([release] * 3).statement(DELTA)
     assert len(strategy.ledger) == 3
     # The model and the metrics of three rounds, as a run of three rounds has them.
-    whole = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), num_rounds=3)
+    whole = simulate(strategy_for(mechanism), num_rounds=3)
     assert_same_arrays(done.model, whole.model)
     assert result.train_metrics_clientapp == whole.result.train_metrics_clientapp
     assert not isinstance(whole.result, StoppedResult)
 
 
 def test_a_budget_below_one_round_is_an_error(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), budget=Budget(0.01, DELTA))
+    strategy = strategy_for(mechanism, budget=Budget(0.01, DELTA))
     with pytest.raises(BudgetExhaustedError, match=r"round 1: .*nothing released"):
         simulate(strategy, num_rounds=9)
     assert len(strategy.ledger) == 0
 
 
 def test_clients_that_all_have_spent_their_budgets_stop_the_run(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=99)
+    strategy = strategy_for(mechanism, max_failed_rounds=99)
     client = client_app([PrivQuantMod(10.0, budget=2.5 * 25 * mechanism.epsilon)])
     result = simulate(strategy, client, num_rounds=9).result
     assert "after 2 of 9 rounds: round 3: every client refuses" in result.reason

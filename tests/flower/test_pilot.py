@@ -19,7 +19,7 @@ from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import PrivateGrid, PrivQuantMod, PrivQuantStrategy
 from fl_privquant.flower.simulation import Federation
 from fl_privquant.flower.simulation.pilot import run_pilot
-from tests.flower.apps import as_record, client_app, fedavg, initial_arrays, server_app, trained
+from tests.flower.apps import as_record, client_app, fedavg, initial_arrays, server_app, strategy_for, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -37,7 +37,7 @@ def make_strategy() -> PrivQuantStrategy:
 
 
 def encoded() -> PrivQuantStrategy:
-    return PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("one_bit", epsilon=1.0), clip=0.1))
+    return strategy_for(pq.design("one_bit", epsilon=1.0), clip=0.1)
 
 
 def in_private_grid() -> ServerApp:

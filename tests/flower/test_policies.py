@@ -1,4 +1,4 @@
-"""Clip and levels that change from round to round: where they settle, what they cost, and how they resume."""
+"""Clips and levels that change from round to round; where they settle, cost, and resume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedMedian
 
 import fl_privquant as pq
@@ -20,7 +19,6 @@ from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import (
     CheckpointStrategy,
-    DoublingMechanism,
     PrivQuantStrategy,
     QuantileClip,
     ScheduledMechanism,
@@ -35,6 +33,7 @@ from tests.flower.apps import (
     mod_for,
     moving_client,
     simulate,
+    strategy_for,
     trained,
 )
 
@@ -200,8 +199,6 @@ def test_the_bound_of_the_norm_counts_the_vote() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_clip": 0.0}, "min_clip"),
-        ({"max_clip": 0.5}, "outside min_clip"),
         ({"rate": 0.0}, "rate"),
         ({"client_quantile": 1.0}, "client_quantile"),
         ({"coordinate_quantile": math.nan}, "coordinate_quantile"),
@@ -213,56 +210,12 @@ def test_bad_quantile_clips_are_refused(options: dict[str, Any], message: str) -
 
 
 def test_the_clip_stays_inside_its_bounds() -> None:
-    policy = QuantileClip(Encoding(OPTM, 1.0), min_clip=0.5, max_clip=2.0)
-    policy.observe_votes(1e9)
-    assert policy(1).clip == pytest.approx(0.5)
-    policy.observe_votes(-1e9)
-    assert policy(1).clip == pytest.approx(2.0)
-
-
-def levels_after(losses: list[float], **options: Any) -> list[int]:
-    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 8, **options)
-    found = []
-    for number, loss in enumerate(losses):
-        policy.observe(number, loss)
-        found.append(policy.levels)
-    return found
-
-
-def test_levels_double_when_the_loss_stalls() -> None:
-    falling = [1.0 / (number + 1) for number in range(30)]
-    assert levels_after(falling) == [2] * 30
-    # No lower than two observations ago; then the new levels get a whole window; never above max_levels.
-    assert levels_after([1.0] * 9, window=2, smoothing=0.0) == [2, 2, 4, 4, 8, 8, 8, 8, 8]
-    # The running mean still falls where the loss itself has stopped to.
-    stopped = [1.0, 0.5, 0.5, 0.5, 0.5, 0.5]
-    assert levels_after(stopped, window=2, smoothing=0.0) == [2, 2, 2, 4, 4, 8]
-    assert levels_after(stopped, window=2, smoothing=0.5) == [2] * 6
-
-
-def test_a_round_counts_once_and_what_is_not_finite_not_at_all() -> None:
-    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 8, window=1, smoothing=0.0)
-    for number, loss in ((0, 1.0), (0, 1.0), (1, math.nan), (1, 0.5), (0, 3.0)):
-        policy.observe(number, loss)
-    assert policy.levels == 2
-    policy.observe(2, 0.5)
-    assert policy.levels == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"levels": 1}, "levels: 1"),
-        ({"levels": 16}, "from 2 to 8; raise max_levels"),
-        ({"max_levels": math.nan}, "max_levels: nan"),
-        ({"max_levels": None}, "max_levels: None"),
-        ({"window": 0}, "window"),
-        ({"smoothing": 1.0}, "smoothing"),
-    ],
-)
-def test_bad_doublings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidSpecError, match=message):
-        DoublingMechanism(ENCODING, lambda levels: OPTM, **({"levels": 2, "max_levels": 8} | options))
+    policy = QuantileClip(Encoding(OPTM, 1.0))
+    for votes, bound in ((1e9, 1e-6), (-1e9, 1e6)):
+        policy.observe_votes(votes)
+        assert policy(1).clip == pytest.approx(bound)
+    with pytest.raises(InvalidSpecError, match=r"clip: 10000000.0 is outside"):
+        QuantileClip(Encoding(OPTM, 1e7))
 
 
 def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
@@ -280,18 +233,10 @@ def test_a_schedule_begins_with_the_encodings_own_mechanism() -> None:
         ScheduledMechanism(ENCODING, {0: OPTM})
 
 
-def test_an_encoding_may_be_any_function_of_the_round() -> None:
-    strategy = PrivQuantStrategy(fedavg(), lambda number: Encoding(OPTM, 0.1 * number, rotate=number > 1))
-    assert [strategy.request(number).encoding.clip for number in (1, 2)] == [0.1, 0.2]
-    assert [strategy.request(number).encoding.rotate for number in (1, 2)] == [False, True]
+def test_a_function_that_gives_no_encoding_is_refused() -> None:
     wrong = PrivQuantStrategy(fedavg(), lambda number: OPTM)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidSpecError, match="the function gave TableMechanism for round 1"):
         wrong.request(1)
-
-
-def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """The server's own loss: it stalls at once."""
-    return MetricRecord({"loss": 1.0})
 
 
 def run(
@@ -304,9 +249,7 @@ def run(
 ) -> Simulated:
     """A run with both policies."""
     clip = QuantileClip(Encoding(OPTM, 1.0), rate=0.5)
-    bits = DoublingMechanism(
-        clip, lambda levels: pq.design("optm", epsilon=2.0, levels=levels), 2, 8, window=1, smoothing=0.0
-    )
+    bits = ScheduledMechanism(clip, {2: pq.design("optm", epsilon=2.0, bits=3)})
     open_sum = SumOfCodes() if sum_codes else PerClient()
     aggregation = SecureSum() if secure else open_sum
     private = PrivQuantStrategy(inner or fedavg(), bits, aggregation=aggregation)
@@ -317,20 +260,14 @@ def run(
             raise Killed
         return trained(arrays, partition, server_round)
 
-    def observed(number: int, arrays: Any) -> Any:
-        metrics = evaluate(number, arrays)
-        bits.observe_metrics(number, metrics)
-        return metrics
-
     client = client_app([mod_for(aggregation)], train)
-    return simulate(strategy, client, 6, rounds, seed=3, evaluate_fn=observed)
+    return simulate(strategy, client, 6, rounds, seed=3)
 
 
 def test_both_policies_with_secure_aggregation_and_without_to_the_last_bit() -> None:
     plain, secure = run(), run(secure=True)
     assert_same_arrays(secure.model, plain.model)
     assert secure.private.policy(7).clip == plain.private.policy(7).clip < 1.0
-    assert secure.private.policy.levels == plain.private.policy.levels == 8
 
 
 def test_votes_are_counted_by_both_sides_and_stated() -> None:
@@ -342,7 +279,7 @@ def test_votes_are_counted_by_both_sides_and_stated() -> None:
     assert len(done.ledgers) == 6
     for ledger in done.ledgers.values():
         assert [release.dimension for _, release in ledger.releases] == [26, 26]
-    without = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).privacy_statement()
+    without = strategy_for(OPTM, clip=0.1).privacy_statement()
     assert not any("vote" in line for line in without)
 
 
@@ -359,35 +296,23 @@ def test_a_run_that_stopped_goes_on_with_the_same_clip_and_levels(secure: bool, 
     resumed = run(secure, path)
     assert_same_arrays(resumed.model, whole.model)
     state = whole.private.policy.checkpoint_state()
-    assert (state["policy"], state["base"]["policy"]) == ("DoublingMechanism", "QuantileClip")
+    assert (state["policy"], state["base"]["policy"]) == ("ScheduledMechanism", "QuantileClip")
     assert state["base"]["learned"]["clip"] != 1.0
     assert resumed.private.policy.checkpoint_state() == state
 
 
 def test_a_checkpoint_without_the_policy_is_refused() -> None:
-    state = PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).checkpoint_state()
+    state = strategy_for(OPTM, clip=0.1).checkpoint_state()
     with pytest.raises(InvalidSpecError, match="is of a Policy, not of this QuantileClip"):
         PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).restore_state(state)
     forged = state | {"policy": state["policy"] | {"policy": "x\n\x1b[31m" * 99}}
     with pytest.raises(InvalidSpecError) as raised:
-        PrivQuantStrategy(fedavg(), pq.Encoding(OPTM, clip=0.1)).restore_state(forged)
+        strategy_for(OPTM, clip=0.1).restore_state(forged)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 200
     nested = PrivQuantStrategy(fedavg(), QuantileClip(QuantileClip(ENCODING)))
     with pytest.raises(InvalidSpecError, match="not of this QuantileClip"):
         nested.restore_state(PrivQuantStrategy(fedavg(), QuantileClip(ENCODING)).checkpoint_state())
-
-
-def test_the_aggregated_loss_of_federated_evaluation_is_observed() -> None:
-    class Evaluates(type(fedavg())):  # type: ignore[misc]
-        def aggregate_evaluate(self, server_round: int, replies: Any) -> MetricRecord:
-            return MetricRecord({"loss": 1.0, "secret": 5.0})
-
-    policy = DoublingMechanism(ENCODING, lambda levels: OPTM, 2, 4, window=1, smoothing=0.0)
-    strategy = PrivQuantStrategy(Evaluates(), QuantileClip(policy))
-    for number in (1, 2):
-        strategy.aggregate_evaluate(number, [])
-    assert policy.levels == 4
 
 
 def test_the_vote_is_in_the_norm_that_is_counted_by() -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import MetricRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +16,7 @@ from fl_privquant.codec.metrics import MetricRange
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import ClientMetrics, PrivQuantMod, PrivQuantStrategy, QuantileClip
-from fl_privquant.flower._messages.protocol import Request
-from tests.flower.apps import CLIP, client_app, fedavg, simulate
+from tests.flower.apps import CLIP, client_app, fedavg, simulate, strategy_for
 
 CLIENTS = 5
 RANGES = {"loss": (0.0, 6.0), "secret": (-2.0, 2.0)}
@@ -118,72 +117,35 @@ def test_positions_are_within_the_clip(first, second, value):
 )
 def test_ranges_that_are_none_are_refused(ends):
     with pytest.raises(InvalidSpecError, match="private_metrics: 'loss' from"):
-        PrivQuantStrategy(fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"loss": ends}))
+        strategy_for(FINE, metrics=ClientMetrics(private={"loss": ends}))
 
 
 def test_the_weight_is_no_private_metric():
     with pytest.raises(InvalidSpecError, match="is what the wrapped strategy weighs clients by"):
-        PrivQuantStrategy(
-            fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"num-examples": (0.0, 9.0)})
-        )
+        strategy_for(FINE, metrics=ClientMetrics(private={"num-examples": (0.0, 9.0)}))
 
 
 def test_a_mechanism_for_whole_updates_has_no_room_for_them():
     whole = pq.design("cldp_l2", epsilon=1.0)
     with pytest.raises(InvalidSpecError, match="private_metrics: 'cldp_l2' spends one epsilon on"):
-        simulate(PrivQuantStrategy(fedavg(), pq.Encoding(whole, CLIP), metrics=ClientMetrics(private=RANGES)))
+        simulate(strategy_for(whole, metrics=ClientMetrics(private=RANGES)))
 
 
 def test_without_a_mechanism_they_travel_as_they_are():
-    strategy = PrivQuantStrategy(
-        fedavg(), pq.Encoding(pq.design("none"), CLIP), metrics=ClientMetrics(private=RANGES)
-    )
+    strategy = strategy_for(pq.design("none"), metrics=ClientMetrics(private=RANGES))
     metrics = simulate(strategy, client_app([PrivQuantMod(math.inf)]), CLIENTS).metrics
     assert metrics == {"loss": pytest.approx(2.5), "secret": pytest.approx(1.0)}
 
 
-def test_a_request_is_read_as_it_was_written(mechanism):
-    ranges = tuple(MetricRange(name, *ends) for name, ends in RANGES.items())
-    config = ConfigRecord()
-    Request(1, Encoding(mechanism, 0.2), private_metrics=ranges).write(config)
-    assert Request.read(config).private_metrics == ranges
-    Request(1, Encoding(mechanism, 0.2)).write(config)
-    assert Request.read(config).private_metrics == ()
-
-
-@pytest.mark.parametrize(
-    ("names", "ends"),
-    [
-        (["a"], [0.0]),
-        (["a"], None),
-        (None, [0.0, 1.0]),
-        (["a", "a"], [0.0, 1.0, 0.0, 1.0]),
-        ([1], [0.0, 1.0]),
-        (["a"], [0, 1]),
-        (["a"], [1.0, 0.0]),
-        ("a", [0.0, 1.0]),
-        (["a"], 1.0),
-    ],
-)
-def test_forged_requests_are_refused(mechanism, names, ends):
-    config = ConfigRecord()
-    Request(1, Encoding(mechanism, 0.2)).write(config)
-    for key, value in (("privquant-private-metrics", names), ("privquant-private-metric-ranges", ends)):
-        if value is not None:
-            config[key] = value
-    with pytest.raises(InvalidSpecError, match="privat"):
-        Request.read(config)
-
-
 def test_metrics_outside_of_the_accounting_are_named_in_every_statement(mechanism, flower_log):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), metrics=ClientMetrics(clipping=True))
+    strategy = strategy_for(mechanism, metrics=ClientMetrics(clipping=True))
     mod = PrivQuantMod(2.0, metrics=["loss", "num-examples"], report_clipping=True)
     simulate(strategy, client_app([mod]), CLIENTS)
     line = "in any figure: clients send or may send 'loss', 'num-examples', 'privquant-clipped-share'"
     assert any(line in each for each in strategy.privacy_statement())
     assert line in flower_log.text
     # A run that goes on from a checkpoint does not forget them.
-    again = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
+    again = strategy_for(mechanism)
     again.restore_state(strategy.checkpoint_state())
     assert any(line in each for each in again.privacy_statement())
 
@@ -222,17 +184,14 @@ def test_an_app_cannot_say_that_it_failed(flower_log):
             reply.content["metrics"]["privquant-failed"] = 1.0
             return reply
 
-    strategy = PrivQuantStrategy(
-        fedavg(), pq.Encoding(FINE, CLIP), metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)})
-    )
+    strategy = strategy_for(FINE, metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)}))
     metrics = simulate(strategy, client_app([PrivQuantMod(math.inf), Lying()]), CLIENTS).metrics
     assert metrics["privquant-failed"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_count_of_failures_says_how_rough_it_is(mechanism, flower_log):
-    strategy = PrivQuantStrategy(
-        fedavg(),
-        pq.Encoding(mechanism, CLIP),
+    strategy = strategy_for(
+        mechanism,
         metrics=ClientMetrics(private={"privquant-failed": (0.0, 1.0)}),
     )
     simulate(strategy, client_app([PrivQuantMod(2.0)]), CLIENTS, num_rounds=4)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from numpy import arange
 
 from fl_privquant.flower._flower_internals import (
-    UncheckedRecords,
     make_reply,
-    put_arrays,
-    unchecked_array,
     unchecked_record,
     use_server_identity,
 )
@@ -31,10 +25,6 @@ def records():
 
 def test_made_records_are_flowers_own_on_the_wire():
     own = {name: unchecked_record(type(record), dict(record)) for name, record in records().items()}
-    array = own["arrays"]["w"]
-    own["arrays"] = unchecked_record(
-        ArrayRecord, {"w": unchecked_array(array.dtype, array.shape, array.stype, array.data)}
-    )
     assert recorddict_to_proto(unchecked_record(RecordDict, own)) == recorddict_to_proto(
         RecordDict(records())
     )
@@ -48,11 +38,6 @@ def test_made_records_check_what_is_put_there_later():
     config = unchecked_record(ConfigRecord, {})
     with pytest.raises(TypeError):
         config["rate"] = object()
-    record = records()["arrays"]
-    before = record.object_id
-    put_arrays(record, {"v": Array(arange(2.0))})
-    assert list(record) == ["w", "v"]
-    assert record.object_id != before
 
 
 def test_a_reply_is_flowers_own():
@@ -76,30 +61,3 @@ def test_a_reply_is_flowers_own():
     )
     # The message that is replied to stays what it is.
     assert (message.metadata.message_id, message.metadata.dst_node_id) == ("some-id", 7)
-
-
-def test_views_of_lean_records_are_flowers_own_and_write_through():
-    lean, plain = unchecked_record(UncheckedRecords, records()), RecordDict(records())
-    for view in ("array_records", "metric_records", "config_records"):
-        assert dict(getattr(lean, view)) == dict(getattr(plain, view))
-        assert type(getattr(lean, view)) is type(getattr(plain, view))
-    metrics = lean.metric_records
-    metrics["more"] = MetricRecord({"loss": 1.0})
-    del metrics["metrics"]
-    assert list(lean) == ["arrays", "config", "more"]
-    with pytest.raises(TypeError):
-        metrics["wrong"] = ConfigRecord()
-    assert recorddict_to_proto(unchecked_record(UncheckedRecords, records())) == recorddict_to_proto(plain)
-
-
-def test_views_of_lean_records_are_freed_without_the_garbage_collector():
-    lean = unchecked_record(UncheckedRecords, records())
-    gc.disable()
-    try:
-        view = weakref.ref(lean.array_records)
-        flowers = weakref.ref(RecordDict(records()).array_records)
-        assert view() is None
-        # The control: Flower's own views hold themselves.
-        assert flowers() is not None
-    finally:
-        gc.enable()

@@ -12,7 +12,7 @@ import fl_privquant as pq
 from fl_privquant.accounting import SimulatedSum, ViewKind
 from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrategy, StoppedResult
-from tests.flower.apps import CLIP, Killed, client_app, fedavg, simulate, trained
+from tests.flower.apps import CLIP, Killed, client_app, fedavg, simulate, strategy_for, trained
 
 MECHANISM = pq.design("one_bit", epsilon=1.0)
 CLIENTS = 12
@@ -218,11 +218,10 @@ def test_the_nodes_own_configuration_tightens_the_share():
 
 def test_draws_that_are_known_are_refused_where_privacy_is_real():
     with pytest.raises(InvalidSpecError, match="whoever knows the seed 1 knows who is asked"):
-        PrivQuantStrategy(fedavg(), pq.Encoding(MECHANISM, CLIP), sampling=pq.FixedSampling(3, seed=1))
+        strategy_for(MECHANISM, sampling=pq.FixedSampling(3, seed=1))
     with pytest.raises(InvalidSpecError, match="min_clients: missing"):
-        PrivQuantStrategy(
-            fedavg(),
-            pq.Encoding(MECHANISM, CLIP),
+        strategy_for(
+            MECHANISM,
             aggregation=pq.SecureSum(),
             sampling=pq.PoissonSampling(0.5),
         )

@@ -35,16 +35,21 @@ def make_plan(aggregation: Any, dimension: int = 64, rounds: int = ROUNDS, **opt
 
 
 class Spy:
-    """A mod before all others that notes who got which seed and key, and which seed a client handed over."""
+    """A mod before all others that notes who got which seed and key, and which seed a client handed over.
+
+    It also notes who is asked for its seed, after which round, and what it answers.
+    """
 
     def __init__(self) -> None:
         self.got: dict[tuple[int, int], bytes] = {}
         self.keys: dict[tuple[int, int], bytes] = {}
         self.sent: dict[tuple[int, int], bytes] = {}
+        self.asked: dict[tuple[int, int], bytes | None] = {}
 
     def __call__(self, message: Any, context: Any, call_next: Callable[..., Any]) -> Any:
         config = message.content.get("config", {})
-        place = (config.get("server-round"), int(context.node_config["partition-id"]))
+        stage, client = protocol_record(message), int(context.node_config["partition-id"])
+        place = (config.get("server-round"), client)
         if place[0] is not None:
             for key, kept in ((KEY_SEED, self.got), (KEY_RECEIVER, self.keys)):
                 if key in config:
@@ -54,6 +59,9 @@ class Spy:
             info = reply.content["privquant-reply"]
             if KEY_SEED in info:
                 self.sent[place] = info[KEY_SEED]
+        elif stage is not None and stage.get(KEY_STAGE) == NOISE_SEED:
+            told = None if reply.has_error() else protocol_record(reply)[KEY_DATA]
+            self.asked[int.from_bytes(stage[KEY_DATA], "little"), client] = told
         return reply
 
 
@@ -94,12 +102,13 @@ def zeros(arrays: Any, partition: int, server_round: int) -> Any:
     return arrays
 
 
-def test_real_masks_and_the_simulation_agree_when_clients_are_lost() -> None:
-    def lost(partition: int, number: int) -> bool:
-        return partition % 9 == number % 9
+def some_lost(partition: int, number: int) -> bool:
+    return partition % 9 == number % 9
 
-    masked, with_masks, _ = run(SecureSum(**SOME_LOST), lost_when=lost)
-    simulated, _, _ = run(SimulatedSum(**SOME_LOST), lost_when=lost)
+
+def test_real_masks_and_the_simulation_agree_when_clients_are_lost() -> None:
+    masked, with_masks, _ = run(SecureSum(**SOME_LOST), lost_when=some_lost)
+    simulated, _, _ = run(SimulatedSum(**SOME_LOST), lost_when=some_lost)
     assert any(record.survivors < record.asked for record in with_masks)
     np.testing.assert_array_equal(masked, simulated)
 
@@ -117,13 +126,8 @@ def test_each_seed_reaches_exactly_one_client_of_the_next_round(aggregation: Any
     assert not any(at == 1 for at, _ in spy.got)
     # The last round hands nothing over.
     assert not any(at == ROUNDS for at, _ in spy.sent)
-
-
-def test_sealed_seeds_are_read_by_nobody_else_and_are_small() -> None:
-    spy = Spy()
-    run(SecureSum(**NOBODY_LOST), spy=spy)
-    assert {len(seed) for seed in spy.sent.values()} == {80}
-    assert {len(key) for key in spy.keys.values()} == {32}
+    sizes = {len(seed) for seed in spy.sent.values()}, {len(key) for key in spy.keys.values()}
+    assert sizes == (({80}, {32}) if aggregation.masked else ({32}, {0}))
 
 
 class SizeGrid(GridWrapper):
@@ -210,42 +214,17 @@ def test_noise_that_nobody_takes_off_stays(monkeypatch: pytest.MonkeyPatch) -> N
 def test_seeds_for_lost_receivers_and_of_lost_senders_go_to_nobody() -> None:
     spy = Spy()
 
-    def lost(partition: int, number: int) -> bool:
-        return partition % 9 == number % 9
-
-    run(SimulatedSum(**SOME_LOST), lost_when=lost, spy=spy)
+    run(SimulatedSum(**SOME_LOST), lost_when=some_lost, spy=spy)
     delivered = list(spy.got.values())
     assert len(delivered) == len(set(delivered))
     for (number, _), seed in spy.got.items():
         senders = [place for place, sent in spy.sent.items() if sent == seed]
         assert [place[0] for place in senders] == [number - 1]
-        assert not lost(senders[0][1], number - 1)
-
-
-class StageSpy(Spy):
-    """A spy that also notes who is asked for its seed, after which round, and what it answers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: dict[tuple[int, int], bytes | None] = {}
-
-    def __call__(self, message: Any, context: Any, call_next: Callable[..., Any]) -> Any:
-        stage = protocol_record(message)
-        if stage is None or stage.get(KEY_STAGE) != NOISE_SEED:
-            return super().__call__(message, context, call_next)
-        reply = call_next(message, context)
-        number = int.from_bytes(stage[KEY_DATA], "little")
-        told = None if reply.has_error() else protocol_record(reply)[KEY_DATA]
-        self.asked[number, int(context.node_config["partition-id"])] = told
-        return reply
-
-
-def some_lost(partition: int, number: int) -> bool:
-    return partition % 9 == number % 9
+        assert not some_lost(senders[0][1], number - 1)
 
 
 def test_senders_of_lost_receivers_alone_tell_their_seeds() -> None:
-    spy = StageSpy()
+    spy = Spy()
     run(SecureSum(**SOME_LOST), lost_when=some_lost, spy=spy)
     # Lost clients are gone before the spy sees what they got.
     never_got = {place for place, sealed in spy.sent.items() if sealed not in spy.got.values()}

@@ -32,6 +32,7 @@ from tests.flower.apps import (
     fedavg,
     initial_arrays,
     simulate,
+    strategy_for,
 )
 
 
@@ -50,14 +51,14 @@ def test_an_aggregation_from_outside_opens_its_own_replies(mechanism):
             kept = {node: payload for node, payload in replies.payloads.items() if node != left_out}
             return super().open(replace(replies, payloads=kept))
 
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=AllButTheFirst())
+    strategy = strategy_for(mechanism, aggregation=AllButTheFirst())
     done = simulate(strategy)
     assert_same_arrays(done.model, expected_model(mechanism, range(1, 4)))
 
 
 def test_with_none_the_result_is_plain_fedavg_bit_for_bit():
     # Uniform weights on the plain side too: every client has 7 examples.
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0))
+    strategy = strategy_for(pq.design("none"), clip=1.0)
     plain = simulate(fedavg(), client_app(mods=[], num_examples=lambda _: 7), 5, 3)
     private = simulate(strategy, client_app([PrivQuantMod(max_epsilon=math.inf)]), 5, 3)
     for name in ("weight", "scale"):
@@ -95,7 +96,7 @@ def test_it_wraps_any_strategy(mechanism, strategy):
 def test_weights_are_uniform_whatever_clients_say(mechanism):
     # One client claims nearly all examples, and is weighed like the others.
     heavy = simulate(
-        PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)),
+        strategy_for(mechanism),
         client_app(num_examples=lambda p: 10**6 if p == 0 else 1),
     )
     assert_same_arrays(heavy.model, expected_model(mechanism, range(4)))
@@ -105,7 +106,7 @@ def test_weights_are_uniform_whatever_clients_say(mechanism):
 def test_the_clipped_share_is_reported_only_if_both_sides_agree(mechanism, asked, allowed):
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, report_clipping=allowed)])
     done = simulate(
-        PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, clip=0.01), metrics=ClientMetrics(clipping=asked)),
+        strategy_for(mechanism, clip=0.01, metrics=ClientMetrics(clipping=asked)),
         client,
     )
     metrics = done.metrics
@@ -173,7 +174,7 @@ def test_the_summary_says_what_is_promised(mechanism, flower_log):
 
 
 def test_a_run_that_is_known_to_be_simulated_says_so_at_its_start(mechanism, flower_log):
-    PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), simulated=True).summary()
+    strategy_for(mechanism, simulated=True).summary()
     assert "privacy is simulated" in flower_log.text
 
 
@@ -181,16 +182,16 @@ def test_the_number_of_clients_in_each_aggregate_is_kept(mechanism):
     def sometimes(partition, server_round):
         return server_round == 2 or partition < server_round - 1
 
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1)
+    strategy = strategy_for(mechanism, max_failed_rounds=1)
     simulate(strategy, client_app(lost_when=sometimes), 5, num_rounds=3)
     assert strategy.survivors == {1: 5, 2: 0, 3: 3}
-    again = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
+    again = strategy_for(mechanism)
     again.restore_state(strategy.checkpoint_state())
     assert again.survivors == strategy.survivors
 
 
 def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP))
+    strategy = strategy_for(mechanism)
     simulate(strategy, client_app(mods=[PrivQuantMod(max_epsilon=10.0)]))
     strategy.summary()
     assert "simulated" not in flower_log.text
@@ -198,14 +199,14 @@ def test_secure_clients_are_not_called_simulated(mechanism, flower_log):
 
 def test_no_protection_is_called_by_its_name(flower_log):
     simulate(
-        PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)),
+        strategy_for(pq.design("none"), clip=1.0),
         client_app([PrivQuantMod(max_epsilon=math.inf)]),
     )
     assert "coordinate release, local view, replace-one: no privacy (ε is infinite)" in flower_log.text
 
 
 def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=SumOfCodes())
+    strategy = strategy_for(mechanism, aggregation=SumOfCodes())
     client = client_app(mods=[PrivQuantMod(max_epsilon=10.0, seed=SEED, metrics=["loss"])])
     done = simulate(strategy, client)
     expected = expected_model(mechanism, range(4))
@@ -217,19 +218,17 @@ def test_codes_can_be_summed_as_integers_whatever_their_order(mechanism):
 def test_codes_that_cannot_be_summed_are_aggregated_one_by_one():
     client = client_app([PrivQuantMod(max_epsilon=math.inf)])
     summed = simulate(
-        PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0), aggregation=SumOfCodes()),
+        strategy_for(pq.design("none"), clip=1.0, aggregation=SumOfCodes()),
         client,
     )
-    single = simulate(PrivQuantStrategy(fedavg(), pq.Encoding(pq.design("none"), clip=1.0)), client)
+    single = simulate(strategy_for(pq.design("none"), clip=1.0), client)
     assert_same_arrays(summed.model, single.model)
 
 
 def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
     reason = "replied with error 2: ConnectionError: gone"
     with pytest.raises(NoUsableReplyError, match=f"round 1 has no usable reply .*; most nodes {reason}"):
-        simulate(
-            PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), client_app(lost_when=lambda *_: True)
-        )
+        simulate(strategy_for(mechanism), client_app(lost_when=lambda *_: True))
     # One line for all that failed alike, with their names.
     assert flower_log.text.count(reason) == 1
     assert f"4 nodes (1, 2, 3, 4): {reason}" in flower_log.text
@@ -237,7 +236,7 @@ def test_a_round_without_a_usable_reply_is_never_silent(mechanism, flower_log):
 
 def test_clients_without_secure_aggregation_are_told_what_they_lack(mechanism, flower_log):
     """Clients once said that the server had sent no mechanism, and the server that nobody had replied."""
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), aggregation=pq.SecureSum())
+    strategy = strategy_for(mechanism, aggregation=pq.SecureSum())
     with pytest.raises(NoUsableReplyError, match="; round 1 ends without a sum: 0 clients sent keys"):
         simulate(strategy)
     assert "give its PrivQuantMod secure_aggregation=True" in flower_log.text
@@ -250,13 +249,13 @@ def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
     def at_first(partition, server_round):
         return server_round < 3
 
-    strategy = PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=2)
+    strategy = strategy_for(mechanism, max_failed_rounds=2)
     simulate(strategy, client_app(lost_when=at_first), num_rounds=3)
     assert strategy.failed_rounds == 0
     assert "round 2 in a row" in flower_log.text
     with pytest.raises(NoUsableReplyError):
         simulate(
-            PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP), max_failed_rounds=1),
+            strategy_for(mechanism, max_failed_rounds=1),
             client_app(lost_when=at_first),
             num_rounds=3,
         )
@@ -264,7 +263,7 @@ def test_failed_rounds_are_tolerated_up_to_the_limit(mechanism, flower_log):
 
 def test_a_model_without_floats_is_refused(mechanism):
     with pytest.raises(InvalidSpecError, match="nothing to encode"):
-        simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), initial={"steps": np.array(3)})
+        simulate(strategy_for(mechanism), initial={"steps": np.array(3)})
 
 
 @pytest.mark.parametrize(
@@ -284,7 +283,7 @@ def test_settings_out_of_range_are_refused_at_once(mechanism, arguments, match):
 
 def test_the_callers_config_is_left_alone(mechanism):
     config = ConfigRecord({"mine": 1})
-    simulate(PrivQuantStrategy(fedavg(), pq.Encoding(mechanism, CLIP)), train_config=config)
+    simulate(strategy_for(mechanism), train_config=config)
     assert dict(config) == {"mine": 1}
 
 
@@ -332,28 +331,6 @@ def test_arrays_that_were_decoded_are_ordinary_arrays():
     np.testing.assert_array_equal(read_array(array), values)
     record = ArrayRecord({"x": array})
     np.testing.assert_array_equal(record.to_numpy_ndarrays()[0], values)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [np.arange(6.0, dtype=np.float32).reshape(2, 3), np.asfortranarray(np.eye(3)), np.array(7), np.zeros(0)],
-)
-def test_arrays_that_were_received_are_ordinary_arrays(values):
-    from fl_privquant.flower._messages.arrays import ReceivedArray
-
-    plain = Array(values)
-    array = ReceivedArray(plain)
-    for name in ("dtype", "shape", "stype", "data"):
-        assert getattr(array, name) == getattr(plain, name)
-    copied, expected = array.numpy(), plain.numpy()
-    np.testing.assert_array_equal(copied, expected)
-    assert (copied.dtype, copied.flags.f_contiguous) == (expected.dtype, expected.flags.f_contiguous)
-    assert copied.flags.writeable
-    copied[...] = 5
-    np.testing.assert_array_equal(array.numpy(), values)
-    # What an app writes into it, it reads.
-    array.data = Array(np.asarray(values + values.dtype.type(1))).data
-    np.testing.assert_array_equal(array.numpy(), values + 1)
 
 
 def test_a_strategy_takes_an_encoding_and_at_most_ten_keywords():

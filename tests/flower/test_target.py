@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fl_privquant.accounting import (
@@ -105,14 +104,6 @@ def test_one_round_more_than_planned_is_not_begun(flower_log: Any) -> None:
     assert 5.5 < spent(strategy) <= 6.0
 
 
-def test_a_round_that_loses_too_many_opens_no_sum() -> None:
-    refused, model = run(plan(), lost=4)
-    assert spent(refused) <= 6.0
-    assert refused.survivors == {1: 20, 2: 0, 3: 20}
-    # Two steps of three: no sum was opened in the second round.
-    assert model.mean() * math.sqrt(DIMENSION) < 2.6
-
-
 def test_a_round_without_a_sum_says_why_and_not_how_some_clients_failed() -> None:
     """8 of 25 clients are lost. The error once said that all 25 had failed, and named only theirs."""
     planned = plan(num_clients=25)
@@ -207,21 +198,20 @@ def test_the_vote_on_the_clip_is_within_the_target() -> None:
     assert spent[1] <= 6.0 < spent[0]
 
 
-def test_as_many_as_planned_may_be_lost() -> None:
-    strategy, model = run(plan(), lost=2)
-    assert strategy.survivors == {1: 20, 2: 18, 3: 20}
-    assert spent(strategy) <= 6.0
-    assert model.mean() * math.sqrt(DIMENSION) > 2.4
-
-
 @pytest.mark.parametrize(("lost", "survivors"), [(0, 20), (2, 18), (4, 0)])
 def test_a_simulated_sum_is_a_secure_sum_without_masks(lost: int, survivors: int) -> None:
-    """Model, survivors and statements are the same, also where clients are lost, and no sum is opened."""
+    """Model, survivors and statements are the same, also where clients are lost.
+
+    As many as planned may be. If more are, no sum is opened in the second round, which leaves two steps of
+    three; the target holds all the same.
+    """
     secure, model = run(plan(aggregation=SecureSum()), lost=lost)
     simulated, same = run(plan(aggregation=SimulatedSum()), lost=lost)
     assert np.array_equal(model, same)
     assert simulated.survivors == secure.survivors == {1: 20, 2: survivors, 3: 20}
     assert simulated.statements() == secure.statements()
+    assert spent(secure) <= 6.0
+    assert (model.mean() * math.sqrt(DIMENSION) > 2.5) == (survivors > 0)
     assert any(SimulatedSum.simulated in line for line in simulated.privacy_statement())
     assert not any("simulated: codes" in line for line in secure.privacy_statement())
 
@@ -233,20 +223,8 @@ def test_a_simulated_sum_is_refused_where_privacy_is_not_simulated() -> None:
 
 def test_a_plan_is_for_one_model() -> None:
     strategy = PrivQuantStrategy(FedAvg(), plan())
-    model = ArrayRecord({"model": Array(np.zeros(DIMENSION + 1, np.float32))})
-
-    class Nobody:
-        def get_node_ids(self) -> list[int]:
-            return [1, 2, 3]
-
     with pytest.raises(InvalidSpecError, match="for 300 coordinates, the model has 301"):
-        strategy.configure_train(1, model, pq_config(), Nobody())  # type: ignore[arg-type]
-
-
-def pq_config() -> Any:
-    from flwr.app import ConfigRecord
-
-    return ConfigRecord()
+        simulate(strategy, initial={"model": np.zeros(DIMENSION + 1, np.float32)})
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from tests.flower.apps import (
     fedavg,
     initial_arrays,
     simulate,
+    strategy_for,
 )
 
 CLIENTS = 6
@@ -86,7 +87,7 @@ def test_a_checkpoint_that_would_not_save_the_ledger_is_refused(mechanism, tmp_p
 
 def test_updates_are_not_encoded_twice(mechanism):
     """Both strategies asked for updates, and neither could read those of the other."""
-    inner = StrategyWrapper(PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP)))
+    inner = StrategyWrapper(strategy_for(mechanism))
     with pytest.raises(InvalidSpecError, match="wraps a PrivQuantStrategy already"):
         PrivQuantStrategy(inner, Encoding(mechanism, CLIP))
 
@@ -154,16 +155,14 @@ def test_a_record_says_what_the_round_did(mechanism, secure):
 
 
 def test_a_share_that_clients_do_not_report_is_not_made_up(mechanism):
-    strategy = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), metrics=ClientMetrics(clipping=True))
+    strategy = strategy_for(mechanism, metrics=ClientMetrics(clipping=True))
     records = run(strategy).records
     assert records[0].share_clipped is records[0].norm_to_clip is None
 
 
 def test_failed_rounds_have_records_too(mechanism):
     records = []
-    strategy = PrivQuantStrategy(
-        fedavg(), Encoding(mechanism, CLIP), max_failed_rounds=1, on_round=records.append
-    )
+    strategy = strategy_for(mechanism, max_failed_rounds=1, on_round=records.append)
     with pytest.raises(NoUsableReplyError):
         run(strategy, client_app(lost_when=lambda *_: True), num_rounds=2)
     assert [(each.round, each.survivors, each.bytes_up) for each in records] == [(1, 0, 0), (2, 0, 0)]
@@ -175,13 +174,13 @@ def test_failed_rounds_have_records_too(mechanism):
 def test_a_budget_bounds_what_was_spent_only_at_its_own_delta(mechanism, budget_delta, replaced):
     """A quick bound above the budget is not what was counted in full; a larger delta says less."""
     rounds, delta = 4, 1e-5
-    free = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), delta=delta)
+    free = strategy_for(mechanism, delta=delta)
     run(free, num_rounds=rounds)
     exact = free.ledger.statement(budget_delta).epsilon
     quick = free.ledger.statement(delta, refine=False).epsilon
     assert exact < quick
     budget = Budget((exact + quick) / 2, budget_delta)
-    limited = PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), delta=delta, budget=budget)
+    limited = strategy_for(mechanism, delta=delta, budget=budget)
     spent = run(limited, num_rounds=rounds).records[-1].spent
     assert (spent.epsilon, spent.delta) == (
         (budget.epsilon, budget.delta) if replaced else (quick, pytest.approx(delta))
@@ -195,9 +194,7 @@ def test_a_listener_sees_a_round_before_its_checkpoint_is_written(mechanism, tmp
     def on_round(record):
         saved_rounds.append((record.round, strategy.finished_rounds))
 
-    strategy = CheckpointStrategy(
-        PrivQuantStrategy(fedavg(), Encoding(mechanism, CLIP), on_round=on_round), path
-    )
+    strategy = CheckpointStrategy(strategy_for(mechanism, on_round=on_round), path)
     run(strategy, num_rounds=2)
     assert saved_rounds == [(1, 0), (2, 1)]
     assert strategy.finished_rounds == 2

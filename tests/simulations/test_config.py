@@ -84,7 +84,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {
             "mechanism": {"name": "one_bit", "epsilon": 1.0},
-            "encoding": {"bits_policy": {"name": "doubling"}},
+            "encoding": {"bits_policy": {"name": "schedule"}},
         },
         "'one_bit' has a fixed number of levels",
     ),
@@ -131,7 +131,7 @@ def test_every_mechanism_has_a_file() -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_file_composes(choice: str) -> None:
-    needs_target = (*FOR_TARGETS, "keep_adaptive", "pilot")
+    needs_target = (*FOR_TARGETS, "pilot")
     group, _, name = choice.partition("=")
     more = ["privacy.epsilon=8", "secagg=on"] if name in needs_target else []
     if group == "experiment":

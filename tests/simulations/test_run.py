@@ -55,7 +55,7 @@ COLUMNS = [
     "epsilon_client_total",
     "bytes_up",
 ]
-DOUBLING = {"name": "doubling", "window": 1, "smoothing": 0.0}
+SCHEDULE = {"name": "schedule", "rounds": [1, 3], "bits": [2, 3]}
 
 
 def config_of(tmp_path: Path, **changes: Any) -> RunConfig:
@@ -394,7 +394,7 @@ def _is_in_second_run(study: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "policies", [{}, {"encoding": {"clip_policy": {"name": "quantile"}, "bits_policy": DOUBLING}}]
+    "policies", [{}, {"encoding": {"clip_policy": {"name": "quantile"}, "bits_policy": SCHEDULE}}]
 )
 def test_secure_aggregation_changes_no_number(policies: dict[str, Any], tmp_path: Path) -> None:
     found = []

@@ -1,17 +1,15 @@
-"""Faster access to Flower's arrays: read in place, parsed only once, and serialized only on demand.
+"""Access to Flower's arrays that copies less: they are read in place, and serialized only on demand.
 
-Flower serializes every array with ``numpy.save`` and reads it back with ``numpy.load``, which parses the
-header and copies the data each time. A round reads the same arrays many times over.
+Flower serializes every array with ``numpy.save`` and reads it back with ``numpy.load``, which copies it.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import math
-import re
-import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -23,26 +21,8 @@ RECORD_KINDS: Final[tuple[type, ...]] = (ArrayRecord, ConfigRecord, MetricRecord
 """The kinds of Flower's records."""
 
 _STYPE_NUMPY: Final = "numpy.ndarray"
-_MAGIC: Final = b"\x93NUMPY"
+_MAX_HEADER_BYTES: Final = 10_000
 _CACHED_HEADERS: Final = 4096
-_VERSIONS: Final = ((1, 0), (2, 0))
-_LENGTH_END: Final = {(1, 0): 10, (2, 0): 12}
-_MAX_AXES: Final = 64
-# These match just what numpy.save writes for arrays of numbers, and of records of numbers. Nothing is
-# evaluated: numpy's own reader hands a received header to Python's tokenizer and parser, which have their own
-# errors.
-_NUMBER: Final = r"'[<>|=][biufcSUV?][0-9]{0,9}'"
-_FIELD: Final = rf"\('(?P<name>[^'\\\n]{{1,100}})', (?P<kind>{_NUMBER})\)"
-_FIELDS: Final = re.sub(r"\?P<\w+>", "", _FIELD)
-_HEADER: Final = re.compile(
-    rf"\{{'descr': (?P<dtype>{_NUMBER}|\[{_FIELDS}(, {_FIELDS})*\]), 'fortran_order': (?P<order>True|False), "
-    r"'shape': \((?P<shape>|[0-9]{1,19},|[0-9]{1,19}(, [0-9]{1,19})+)\), \} *\n"
-)
-# Where an Array keeps what was read of it.
-_READ_ATTRIBUTE: Final = "_privquant_read"
-# numpy pads a header to this, unless there are many axes or fields.
-_TYPICAL_HEADER_BYTES: Final = 128
-
 _Record = TypeVar("_Record")
 
 
@@ -84,20 +64,8 @@ class DecodedArray(Array):
         return DecodedArray.of, (self.numpy(),)
 
 
-class ReceivedArray(Array):
-    """An Array like the given one that does not parse its header each time; read by :func:`read_array`."""
-
-    def __init__(self, array: Array) -> None:
-        self.__dict__.update(array.__dict__)
-
-    def numpy(self) -> NDArray[Any]:
-        return np.array(read_array(self))
-
-
 def read_array(array: Array) -> NDArray[Any]:
     """The array's values, read-only and without a copy; in this machine's byte order.
-
-    The values are remembered on the array, and shared by copies of it that are made later.
 
     Raises InvalidUpdateError if its bytes are not what ``numpy.save`` writes, or hold objects.
     """
@@ -107,40 +75,20 @@ def read_array(array: Array) -> NDArray[Any]:
         )
     if isinstance(array, DecodedArray):
         return array.numpy()
-    data = array.data
-    remembered = array.__dict__.get(_READ_ATTRIBUTE)
-    if remembered is not None and remembered.data is data:
-        earlier: NDArray[Any] = remembered.values
-        return earlier
     try:
-        header = _parse_header(data[:_TYPICAL_HEADER_BYTES])
-        if header is None:
-            header = _parse_header(data[: _read_header_length(data)])
-        if header is None:
-            raise ValueError("its header is cut off")
-        start, shape, size, order, dtype = header
+        data = array.data
+        # Version 1 of the format has two bytes for the length of the header, later ones have four.
+        start = 10 if data[6] == 1 else 12
+        start += int.from_bytes(data[8:start], "little")
+        shape, fortran, dtype = _parse_header(data[: min(start, _MAX_HEADER_BYTES)])
         values = np.frombuffer(data, dtype, offset=start)
-        if values.size != size:
-            raise ValueError(f"{values.size} values, expected {size}")
+        if values.size != math.prod(shape) or min(shape, default=0) < 0:
+            raise ValueError(f"{values.size} values, expected shape {shape}")
         native = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
         native.flags.writeable = False
-        shaped = native.reshape(shape, order=order)
-        array.__dict__[_READ_ATTRIBUTE] = _ReadValues(data, shaped)
-        return shaped
-    except (ValueError, TypeError, IndexError, OverflowError, struct.error) as error:
+        return native.reshape(shape, order="F" if fortran else "C")
+    except Exception as error:  # of whatever kind: numpy hands a header to Python's parser, which has many
         raise InvalidUpdateError(f"array: cannot be read ({one_line(error)})") from error
-
-
-class _ReadValues:
-    """The values that were read from an array's data; they are not sent along to another process."""
-
-    __slots__ = ("data", "values")
-
-    def __init__(self, data: bytes | None = None, values: NDArray[Any] | None = None) -> None:
-        self.data, self.values = data, values
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _ReadValues, ()
 
 
 def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
@@ -158,40 +106,13 @@ def records_of(content: RecordDict, kind: type[_Record]) -> list[tuple[str, _Rec
     ]
 
 
-class _Header(NamedTuple):
-    """Where the values of a serialized array begin, and what they are."""
-
-    start: int
-    shape: tuple[int, ...]
-    size: int
-    order: Literal["C", "F"]
-    dtype: np.dtype[Any]
-
-
-def _read_header_length(data: bytes) -> int:
-    if data[:6] != _MAGIC:
-        raise ValueError("its magic is not that of numpy")
-    wide = data[6] > 1
-    length: int = struct.unpack_from("<I" if wide else "<H", data, 8)[0]
-    return (12 if wide else 10) + length
-
-
 @functools.lru_cache(maxsize=_CACHED_HEADERS)
-def _parse_header(beginning: bytes) -> _Header | None:
-    """The header that an array begins with; None if it is longer than that."""
-    start = _read_header_length(beginning)
-    if start > len(beginning):
-        return None
-    version = (beginning[6], beginning[7])
-    if version not in _VERSIONS:
-        raise ValueError(f"version {version} of numpy's format, expected one of {_VERSIONS}")
-    header = _HEADER.fullmatch(beginning[_LENGTH_END[version] : start].decode("latin-1"))
-    if header is None:
-        raise ValueError("its header is not one that numpy writes for numbers")
-    described = header["dtype"]
-    fields = [(field["name"], field["kind"].strip("'")) for field in re.finditer(_FIELD, described)]
-    dtype = np.dtype(fields) if described.startswith("[") else np.dtype(described.strip("'"))
-    shape = tuple(int(extent) for extent in header["shape"].split(",") if extent.strip())
-    if len(shape) > _MAX_AXES:
-        raise ValueError(f"{len(shape)} axes, expected at most {_MAX_AXES}")
-    return _Header(start, shape, math.prod(shape), "F" if header["order"] == "True" else "C", dtype)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran's order, and type of an array, from the bytes before its values."""
+    stream = io.BytesIO(header)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError(f"it holds {dtype}")
+    return shape, fortran, dtype

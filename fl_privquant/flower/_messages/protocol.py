@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_privquant.accounting.release import Release
 from fl_privquant.codec.array_layout import Arrays, Layout
@@ -32,7 +32,7 @@ from fl_privquant.errors import (
     explain_other_version,
     one_line,
 )
-from fl_privquant.flower._flower_internals import receiver_of, unchecked_array, unchecked_record, values_of
+from fl_privquant.flower._flower_internals import receiver_of, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.privacy_loss.update_bounds import UpdateNorms
@@ -43,7 +43,6 @@ PROTOCOL_VERSION: Final = 6
 CODE_BUDGET_EXHAUSTED: Final = 1001
 """The code of a client's refusal for lack of budget; those of Flower itself are below 100."""
 
-_KEY_PREFIX: Final = "privquant-"
 KEY_VERSION: Final = "privquant-version"
 KEY_ROUND: Final = "privquant-round"
 KEY_MECHANISM: Final = "privquant-mechanism"
@@ -86,7 +85,6 @@ STYPE_PAYLOAD: Final = "fl_privquant.payload"
 
 _MAX_MECHANISM_BYTES: Final = 1 << 26
 _CACHED_MECHANISMS: Final = 16
-_CACHED_REQUESTS: Final = 4
 _CACHED_CODECS: Final = 4
 _MAX_INTEGER: Final = (1 << 63) - 1
 _INSTALL_THE_SAME: Final = "install the same fl-privquant on clients and server"
@@ -180,21 +178,6 @@ class Request:
                 "the server sent no mechanism",
                 "wrap its strategy in PrivQuantStrategy, or remove PrivQuantMod",
             )
-        # Clients of one process are sent the same fields, which are read once. Types are part of the cache's
-        # key, because 1 equals True.
-        return _parse_request(
-            tuple(
-                (key, type(value), tuple((type(item), item) for item in value))
-                if isinstance(value, list)
-                else (key, type(value), value)
-                for key, value in config.items()
-                if key.startswith(_KEY_PREFIX)
-            )
-        )
-
-    @classmethod
-    def _from_fields(cls, config: Mapping[str, Any]) -> Request:
-        """The request in these fields, each of which is checked."""
         if problem := _explain_version(config[KEY_VERSION]):
             raise InvalidSpecError("protocol", MISSING, problem, _INSTALL_THE_SAME)
         number = _read_field(config, KEY_ROUND, int)
@@ -368,13 +351,6 @@ def _common_records(message: Message) -> dict[str, dict[str, Any]]:
     }
 
 
-@functools.lru_cache(maxsize=_CACHED_REQUESTS)
-def _parse_request(fields: tuple[tuple[str, type, Any], ...]) -> Request:
-    return Request._from_fields(
-        {key: [item for _, item in value] if kind is list else value for key, kind, value in fields}
-    )
-
-
 @functools.lru_cache(maxsize=_CACHED_CODECS)
 def _make_codec(request: Request, layout: Layout) -> UpdateCodec:
     try:
@@ -413,7 +389,7 @@ class Reply:
 
     def to_content(self) -> RecordDict:
         """The content of the reply message."""
-        payload = unchecked_array("uint8", (len(self.payload),), STYPE_PAYLOAD, self.payload)
+        payload = Array("uint8", (len(self.payload),), STYPE_PAYLOAD, self.payload)
         info: dict[str, Any] = {
             KEY_VERSION: PROTOCOL_VERSION,
             KEY_ROUND: self.round,

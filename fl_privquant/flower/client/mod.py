@@ -28,8 +28,8 @@ from fl_privquant.errors import (
     PrivQuantError,
     one_line,
 )
-from fl_privquant.flower._flower_internals import log, make_reply, put_arrays
-from fl_privquant.flower._messages.arrays import DecodedArray, ReceivedArray, read_arrays, records_of
+from fl_privquant.flower._flower_internals import log, make_reply
+from fl_privquant.flower._messages.arrays import read_arrays, records_of
 from fl_privquant.flower._messages.clear_replies import check_names, is_training, read_metrics
 from fl_privquant.flower._messages.protocol import METRIC_CLIPPED, METRIC_FAILED, METRIC_NORM, Reply
 from fl_privquant.flower._messages.stages import protocol_record
@@ -228,12 +228,6 @@ class PrivQuantMod:
         task = self._begin(msg, ctxt)
         if isinstance(task, Message):
             return task
-        # The app gets arrays whose headers are parsed already. Within a process some were never serialized.
-        parsed = {
-            name: array if isinstance(array, DecodedArray) else ReceivedArray(array)
-            for name, array in task.client_request.received.items()
-        }
-        put_arrays(require_array_record(msg, "the server"), parsed)
         return self._release(msg, task, lambda: call_next(msg, ctxt))
 
     def _begin(
@@ -246,12 +240,11 @@ class PrivQuantMod:
             try:
                 delivery = None if self._masking is None else read_delivery(msg)
                 client_request = read(msg)
-                codec = client_request.codec
             except PrivQuantError as error:
                 return make_refusal(msg, error, self, by_message=True)
             seal: Seal = EncodedUpdate.pack
             if self._masking is not None and delivery is not None:
-                seal = self._masking.prepare(msg, delivery, codec, ctxt)
+                seal = self._masking.prepare(msg, delivery, client_request.codec, ctxt)
             return self._accept(client_request, seal, ctxt)
         except PrivQuantError as error:
             return make_refusal(msg, error, self)
@@ -321,8 +314,7 @@ class PrivQuantMod:
 
     def _accept(self, client_request: ClientRequest, seal: Seal, ctxt: Context) -> AcceptedTask:
         """Hold a request to the client's limits, and count its release; a refusal is raised as an error."""
-        request = client_request.request
-        codec, release = client_request.codec_and_release
+        request, codec, release = client_request.request, client_request.codec, client_request.release
         self._check_limits(release, ctxt)
         rng = self._stream(ctxt, request.round)
         budgets = self._collect_budgets(ctxt)

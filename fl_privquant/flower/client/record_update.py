@@ -18,7 +18,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from scipy.special import expit, softmax
 
-from fl_privquant import _validation
 from fl_privquant._array_types import Array, Floats, Ints
 from fl_privquant.codec.record_sampling import RecordSampling, RecordSum
 from fl_privquant.errors import MISSING, InvalidSpecError, InvalidUpdateError, pluralize
@@ -140,7 +139,6 @@ def linear_record_update(
     inputs: Array,
     labels: Array,
     *,
-    l2_penalty: float = 0.0,
     rng: RandomStream | None = None,
 ) -> RecordUpdate:
     """The update of a logistic regression, such as scikit-learn's, made from single records.
@@ -155,8 +153,6 @@ def linear_record_update(
         The train message, which holds the model and says how records are drawn and clipped.
     inputs, labels
         (n, features) and (n,): the client's records, one row for each person. Labels count from 0.
-    l2_penalty
-        Strength of a penalty on the coefficients, which is part of each record's gradient.
     rng
         A seeded stream, for simulations; by default secure randomness, which keeps the draw a secret.
 
@@ -172,7 +168,6 @@ def linear_record_update(
     InvalidSpecError
         Inputs and labels do not belong together.
     """
-    l2_penalty = _validation.check_in_interval("l2_penalty", l2_penalty, "[0, inf)")
     work = RecordWork(message)
     (names, (coefficients, intercepts)) = _linear_model(work.arrays)
     inputs, labels = _read_numbers(inputs), _read_numbers(labels)
@@ -201,12 +196,10 @@ def linear_record_update(
             errors = softmax(scores, axis=1) - (targets[:, None] == np.arange(len(intercepts)))
         # The gradient of a record is the product of its error and its features, so that its norm is known.
         norms = np.linalg.norm(errors, axis=1) * np.sqrt(1.0 + np.square(features).sum(axis=1))
-        norms = norms + l2_penalty * float(np.linalg.norm(coefficients))
         factors = work.clip_factors(norms)
     kept = factors > 0.0
     weighted = errors[kept] * factors[kept, None]
-    sums = weighted.T @ features[kept] + l2_penalty * factors[kept].sum() * coefficients
-    return work.make_update({names[0]: sums, names[1]: weighted.sum(axis=0)})
+    return work.make_update({names[0]: weighted.T @ features[kept], names[1]: weighted.sum(axis=0)})
 
 
 def _read_numbers(values: Array) -> Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
@@ -20,15 +19,18 @@ from fl_privquant.flower._messages.protocol import RECORD_SECAGG, RelayedSeed, R
 
 @dataclass(frozen=True, eq=False)
 class ClientRequest:
-    """The request in a train message, checked, and the model that came with it.
-
-    ``received`` is the model as Flower's arrays, ``arrays`` the same as numpy's.
-    """
+    """The request in a train message, checked, and the model that came with it."""
 
     request: Request
     received: Mapping[str, Array]
+    """The model, as Flower's arrays."""
     arrays: Mapping[str, NDArray[Any]]
+    """The same as numpy's."""
     relayed: RelayedSeed
+    codec: UpdateCodec
+    """The codec of the update."""
+    release: Release
+    """What the update releases."""
 
     @classmethod
     def read(cls, message: Message) -> ClientRequest:
@@ -47,17 +49,8 @@ class ClientRequest:
         request = Request.read(config)
         # A copy of the mapping: apps may empty the record while they unpack it.
         received = dict(values_of(require_array_record(message, "the server")))
-        return cls(request, received, read_arrays(received), RelayedSeed.read(config))
-
-    @cached_property
-    def codec_and_release(self) -> tuple[UpdateCodec, Release]:
-        """The codec of the update, and what it releases."""
-        return self.request.make_codec_and_release(self.arrays)
-
-    @property
-    def codec(self) -> UpdateCodec:
-        """The codec of the update."""
-        return self.codec_and_release[0]
+        arrays, relayed = read_arrays(received), RelayedSeed.read(config)
+        return cls(request, received, arrays, relayed, *request.make_codec_and_release(arrays))
 
 
 def require_array_record(message: Message, sender: str) -> ArrayRecord:

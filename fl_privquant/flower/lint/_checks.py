@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
 )
 
 from fl_privquant.accounting.accountant import Accountant
@@ -109,86 +110,36 @@ def lint_app(folder: Path, run_config: str = "", relation: Relation = Relation.R
         # Its objects belong to another API, of which nothing more is known.
         return legacy
     app = read_parts(folder, run_config, sources, relation)
-    checks = (
-        _check_protection,
-        _check_changed_classes,
-        _check_outer_mods,
-        _check_bare_numbers,
-        _check_seeds,
-        _check_local_mods,
-        _check_fixed_clipping,
-        _check_adaptive_clipping,
-        _check_client_clipping,
-        _check_own_parts,
-        _check_randomness,
-        _check_metrics,
-        _check_other_functions,
-        _check_further_starts,
-        _check_own_messages,
-    )
-    findings = [finding for check in checks for finding in check(app)]
+    parts = [*app.mods, *app.strategies]
+    findings = [
+        *(
+            finding
+            for part in parts
+            for kind, check in _PART_CHECKS
+            if isinstance(part, kind)
+            for finding in check(part, app)
+        ),
+        *(finding for check in _APP_CHECKS for finding in check(app)),
+    ]
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
 def central_statement(
     noise_multiplier: float, rounds: int, relation: Relation, delta: float = _DELTA
 ) -> PrivacyStatement:
-    """What rounds of a noisy mean cost a client, if noise is that many clipping norms in the sum.
-
-    Parameters
-    ----------
-    noise_multiplier
-        Standard deviation of the noise of the sum, in clipping norms.
-    rounds
-        How many rounds there are.
-    relation
-        The neighboring relation to state.
-    delta
-        The delta at which epsilon is stated.
-
-    Returns
-    -------
-    PrivacyStatement
-        The statement for all rounds, if every client takes part in each.
-    """
+    """What rounds of a noisy sum cost a client of all of them; noise is given in clipping norms."""
     return _central_total(relation.distance * math.sqrt(rounds) / noise_multiplier, relation, delta)
 
 
 def local_statement(mod: LocalDpMod, relation: Relation, rounds: int | None = None) -> PrivacyStatement:
-    """What one update costs that passes Flower's ``LocalDpMod``, or all rounds, by the noise that it adds.
-
-    Parameters
-    ----------
-    mod
-        Flower's mod.
-    relation
-        The neighboring relation to state.
-    rounds
-        How many rounds there are; None for one update.
-
-    Returns
-    -------
-    PrivacyStatement
-        The statement, at the delta of the mod.
-    """
+    """What one update costs that passes Flower's ``LocalDpMod``, or all rounds, by the noise that it adds."""
     separation = relation.distance * mod.clipping_norm * math.sqrt(rounds or 1) / local_deviation(mod)
     epsilon, unit = gaussian_epsilon(separation, mod.delta), Unit.TOTAL if rounds else Unit.ROUND
     return PrivacyStatement(epsilon, mod.delta, unit, relation=relation, method="gaussian-exact")
 
 
 def local_deviation(mod: LocalDpMod) -> float:
-    """The standard deviation of the noise that Flower's ``LocalDpMod`` adds to each parameter.
-
-    Parameters
-    ----------
-    mod
-        Flower's mod.
-
-    Returns
-    -------
-    float
-        The standard deviation.
-    """
+    """The standard deviation of the noise that Flower's ``LocalDpMod`` adds to each parameter."""
     return float(mod.sensitivity) * math.sqrt(2.0 * math.log(1.25 / mod.delta)) / float(mod.epsilon)
 
 
@@ -232,16 +183,14 @@ def _check_protection(app: AppParts) -> Iterator[Finding]:
         yield Finding(name, problem, _ours(app))
 
 
-def _check_changed_classes(app: AppParts) -> Iterator[Finding]:
+def _check_class(part: Any, app: AppParts) -> Iterator[Finding]:
     """A method that the app replaces, in a subclass or in the object itself, may leave out what protects."""
-    for part in (*app.strategies, *app.mods):
-        if isinstance(part, (*_STRATEGIES, *_MODS)) and (replaced := _replaced_methods(part)):
-            known = _known_class(part).__name__
-            yield Finding(
-                type(part).__name__,
-                f"it replaces {', '.join(sorted(replaced))} of {known}, so that what it protects is unknown",
-                f"{known} itself, around or inside a strategy of your own",
-            )
+    if replaced := _replaced_methods(part):
+        known = _known_class(part).__name__
+        problem = f"it replaces {', '.join(sorted(replaced))} of {known}, so that what it protects is unknown"
+        yield Finding(
+            type(part).__name__, problem, f"{known} itself, around or inside a strategy of your own"
+        )
 
 
 def _known_class(part: Any) -> type:
@@ -276,16 +225,15 @@ def _check_outer_mods(app: AppParts) -> Iterator[Finding]:
             )
 
 
-def _draw_floats(app: AppParts) -> list[Any]:
-    """Flower's parts that add noise."""
-    noisy = [part for part in app.strategies if isinstance(part, (*_FIXED, *_ADAPTIVE))]
-    return [*noisy, *(mod for mod in app.mods if isinstance(mod, LocalDpMod))]
+def _draws_floats(app: AppParts) -> bool:
+    """Whether a part of Flower's adds noise."""
+    return any(isinstance(part, (*_FIXED, *_ADAPTIVE, LocalDpMod)) for part in (*app.mods, *app.strategies))
 
 
 def _check_bare_numbers(app: AppParts) -> Iterator[Finding]:
     """Flower clips in place, which changes no array without axes: numpy makes a number of it."""
     bare = [name for name, array in app.model.items() if not array.shape]
-    if bare and _draw_floats(app):
+    if bare and _draws_floats(app):
         yield Finding(
             ", ".join(bare),
             "Flower does not clip what has no axes, such as a counter of BatchNorm, and no noise hides it",
@@ -293,130 +241,116 @@ def _check_bare_numbers(app: AppParts) -> Iterator[Finding]:
         )
 
 
+def _check_mod_seed(mod: PrivQuantMod, app: AppParts) -> Iterator[Finding]:
+    if mod.seed is not None:
+        severity = Severity.WARNING if callable(mod.seed) else Severity.ERROR
+        problem = "whoever knows the seed knows the noise, so that privacy is only simulated"
+        yield Finding("PrivQuantMod(seed=...)", problem, "leave the seed out", severity)
+
+
+def _check_simulated(strategy: PrivQuantStrategy, app: AppParts) -> Iterator[Finding]:
+    if strategy.simulated:
+        reason = f", as {strategy.aggregation.simulated}" if strategy.aggregation.simulated else ""
+        problem = f"it says itself that privacy is only simulated{reason}"
+        yield Finding("PrivQuantStrategy(simulated=True)", problem, _ours(app))
+
+
 def _check_seeds(app: AppParts) -> Iterator[Finding]:
     """Noise from a seed can be subtracted by whoever knows the seed."""
-    for mod in app.mods:
-        if isinstance(mod, PrivQuantMod) and mod.seed is not None:
-            severity = Severity.WARNING if callable(mod.seed) else Severity.ERROR
-            problem = "whoever knows the seed knows the noise, so that privacy is only simulated"
-            yield Finding("PrivQuantMod(seed=...)", problem, "leave the seed out", severity)
-    for part in app.strategies:
-        if isinstance(part, PrivQuantStrategy) and part.simulated:
-            reason = f", as {part.aggregation.simulated}" if part.aggregation.simulated else ""
-            problem = f"it says itself that privacy is only simulated{reason}"
-            yield Finding("PrivQuantStrategy(simulated=True)", problem, _ours(app))
-    for place, is_written in _sources.find_seeds(app.sources) if _draw_floats(app) else ():
+    for place, is_written in _sources.find_seeds(app.sources) if _draws_floats(app) else ():
         severity = Severity.ERROR if is_written else Severity.WARNING
         problem = "this seeds the generator that Flower draws its noise from, which can then be subtracted"
         yield Finding(place, problem, "a generator of your own for all else", severity)
 
 
-def _check_local_mods(app: AppParts) -> Iterator[Finding]:
-    for mod in app.mods:
-        if not isinstance(mod, LocalDpMod):
-            continue
-        names = ("clipping_norm", "sensitivity", "epsilon", "delta")
-        place = f"LocalDpMod({', '.join(f'{name}={getattr(mod, name):g}' for name in names)})"
-        if not (mod.epsilon > 0.0 and 0.0 < mod.delta <= _MAX_DELTA):
-            problem = f"it promises nothing without an ε above 0 and a δ above 0 and up to {_MAX_DELTA:g}"
-            yield Finding(place, problem, _ours(app))
-            continue
-        sigma = local_deviation(mod)
-        if not 0.0 < sigma < math.inf:
-            yield Finding(place, f"its noise has σ = {sigma:g}", _ours(app))
-            continue
-        update = [local_statement(mod, relation) for relation in app.relations]
-        costs = f"its noise has σ = {sigma:.2g}, so an update costs {_in_words(update)}"
-        if local_statement(mod, Relation.ZERO_OUT).epsilon > _SAME * mod.epsilon:
-            remedy = (
-                f"sensitivity={2.0 * mod.clipping_norm:g}, as two updates may differ by two clipping norms"
-            )
-            yield Finding(place, f"{costs}, and not what its arguments name", remedy)
-            continue
-        total = [local_statement(mod, relation, app.rounds) for relation in app.relations]
-        rounds = pluralize(app.rounds, "round")
-        yield _of_cost(place, f"{costs}; {rounds}, which nothing counts, cost {_in_words(total)}", total, app)
+def _check_local_mod(mod: LocalDpMod, app: AppParts) -> Iterator[Finding]:
+    names = ("clipping_norm", "sensitivity", "epsilon", "delta")
+    place = f"LocalDpMod({', '.join(f'{name}={getattr(mod, name):g}' for name in names)})"
+    if not (mod.epsilon > 0.0 and 0.0 < mod.delta <= _MAX_DELTA):
+        problem = f"it promises nothing without an ε above 0 and a δ above 0 and up to {_MAX_DELTA:g}"
+        yield Finding(place, problem, _ours(app))
+        return
+    sigma = local_deviation(mod)
+    if not 0.0 < sigma < math.inf:
+        yield Finding(place, f"its noise has σ = {sigma:g}", _ours(app))
+        return
+    update = [local_statement(mod, relation) for relation in app.relations]
+    costs = f"its noise has σ = {sigma:.2g}, so an update costs {_in_words(update)}"
+    if local_statement(mod, Relation.ZERO_OUT).epsilon > _SAME * mod.epsilon:
+        remedy = f"sensitivity={2.0 * mod.clipping_norm:g}, as two updates may differ by two clipping norms"
+        yield Finding(place, f"{costs}, and not what its arguments name", remedy)
+        return
+    total = [local_statement(mod, relation, app.rounds) for relation in app.relations]
+    rounds = pluralize(app.rounds, "round")
+    yield _of_cost(place, f"{costs}; {rounds}, which nothing counts, cost {_in_words(total)}", total, app)
 
 
-def _check_fixed_clipping(app: AppParts) -> Iterator[Finding]:
-    for strategy in app.strategies:
-        if not isinstance(strategy, _FIXED):
-            continue
-        place, z, accountant = type(strategy).__name__, float(strategy.noise_multiplier), strategy.accountant
-        if not 0.0 < z < math.inf:
-            yield Finding(place, f"a noise_multiplier of {z:g} adds no noise that hides anybody", _ours(app))
-            continue
-        delta = _DELTA if accountant is None else accountant.config.target_delta
-        stated = [central_statement(z, app.rounds, relation, delta) for relation in _central_relations(app)]
-        costs = f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}"
-        if accountant is None:
-            remedy = (
-                f"accountant=GaussianAccountant(PrivacyConfig(target_delta={delta:g}, ...)), which counts "
-                "them, checks that all clients weigh the same, and stops at max_epsilon"
-            )
-            replies = f"{strategy.num_sampled_clients} clients reply, and all weigh the same"
-            problem = f"it has no accountant: {costs} if {replies}, and nothing counts or stops that"
-            yield Finding(place, problem, remedy)
-            continue
-        if finding := _of_unknown_accountant(place, accountant):
-            yield finding
-            continue
-        yield _of_cost(place, costs, stated, app, _limit(accountant))
-        if not isinstance(accountant, GaussianAccountant):
-            yield Finding(
-                place,
-                f"{type(accountant).__name__} states an upper bound of that",
-                "accountant=GaussianAccountant(config), which is exact and allows more rounds for the same ε",
-                Severity.WARNING,
-            )
+def _check_fixed_clipping(strategy: Any, app: AppParts) -> Iterator[Finding]:
+    place, z, accountant = type(strategy).__name__, float(strategy.noise_multiplier), strategy.accountant
+    if not 0.0 < z < math.inf:
+        yield Finding(place, f"a noise_multiplier of {z:g} adds no noise that hides anybody", _ours(app))
+        return
+    delta = _DELTA if accountant is None else accountant.config.target_delta
+    stated = [central_statement(z, app.rounds, relation, delta) for relation in _central_relations(app)]
+    costs = f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}"
+    if accountant is not None:
+        yield _of_counted(place, costs, stated, app, accountant)
+        return
+    replies = f"{strategy.num_sampled_clients} clients reply, and all weigh the same"
+    yield Finding(
+        place,
+        f"it has no accountant: {costs} if {replies}, and nothing counts or stops that",
+        f"accountant=GaussianAccountant(PrivacyConfig(target_delta={delta:g}, ...)), which counts "
+        "them, checks that all clients weigh the same, and stops at max_epsilon",
+    )
 
 
-def _check_adaptive_clipping(app: AppParts) -> Iterator[Finding]:
-    counted = [part for part in app.strategies if isinstance(part, AccountedAdaptiveClipping)]
-    for strategy in app.strategies:
-        if not isinstance(strategy, _ADAPTIVE):
-            continue
-        place = type(strategy).__name__
-        count, mean = (float(z) for z in (strategy.clipped_count_stddev, strategy.noise_multiplier))
-        if not (0.0 < count < math.inf and 0.0 < mean < math.inf):
-            yield Finding(place, f"noise of {mean:g} and {count:g} hides nobody", _ours(app))
-            continue
-        stated = [
-            # One client moves the number of clipped updates by one, under either relation.
-            _central_total(
-                math.sqrt(app.rounds) * math.hypot(relation.distance / mean, 1.0 / count), relation, _DELTA
-            )
-            for relation in _central_relations(app)
-        ]
-        costs = (
-            f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}, if the clipping norm stays as it is "
-            "and all clients reply"
-        )
-        if counted and (finding := _of_unknown_accountant(place, counted[0].accountant)):
-            yield finding
-            continue
-        if counted:
-            yield _of_cost(place, costs, stated, app, _limit(counted[0].accountant))
-            continue
+def _check_upper_bound(strategy: Any, app: AppParts) -> Iterator[Finding]:
+    if isinstance(strategy.accountant, RdpAccountant):
         yield Finding(
-            place,
-            f"{costs}. Flower counts neither its noisy means nor its noisy numbers of clipped updates, and "
-            "scales the noise with a clipping norm that the updates were not clipped to",
-            "AccountedAdaptiveClipping(strategy, GaussianAccountant(config)), which counts both",
+            type(strategy).__name__,
+            f"{type(strategy.accountant).__name__} states an upper bound of that",
+            "accountant=GaussianAccountant(config), which is exact and allows more rounds for the same ε",
+            Severity.WARNING,
         )
 
 
-def _check_client_clipping(app: AppParts) -> Iterator[Finding]:
-    for strategy in app.strategies:
-        needed = [mod for kind, mod in _CLIPPED_BY_CLIENTS.items() if isinstance(strategy, kind)]
-        for mod in needed:
-            if mod not in app.mods:
-                yield Finding(
-                    type(strategy).__name__,
-                    f"no client clips: {mod.__name__} is not among the mods, so that noise of any size hides "
-                    "nothing",
-                    f"ClientApp(mods=[{mod.__name__}])",
-                )
+def _check_adaptive_clipping(strategy: Any, app: AppParts) -> Iterator[Finding]:
+    place = type(strategy).__name__
+    count, mean = (float(z) for z in (strategy.clipped_count_stddev, strategy.noise_multiplier))
+    if not (0.0 < count < math.inf and 0.0 < mean < math.inf):
+        yield Finding(place, f"noise of {mean:g} and {count:g} hides nobody", _ours(app))
+        return
+    stated = []
+    for relation in _central_relations(app):
+        # One client moves the number of clipped updates by one, under either relation.
+        separation = math.sqrt(app.rounds) * math.hypot(relation.distance / mean, 1.0 / count)
+        stated.append(_central_total(separation, relation, _DELTA))
+    costs = (
+        f"{pluralize(app.rounds, 'round')} cost {_in_words(stated)}, if the clipping norm stays as it is "
+        "and all clients reply"
+    )
+    counted = [part for part in app.strategies if isinstance(part, AccountedAdaptiveClipping)]
+    if counted:
+        yield _of_counted(place, costs, stated, app, counted[0].accountant)
+        return
+    yield Finding(
+        place,
+        f"{costs}. Flower counts neither its noisy means nor its noisy numbers of clipped updates, and "
+        "scales the noise with a clipping norm that the updates were not clipped to",
+        "AccountedAdaptiveClipping(strategy, GaussianAccountant(config)), which counts both",
+    )
+
+
+def _check_client_clipping(strategy: Any, app: AppParts) -> Iterator[Finding]:
+    for kind, mod in _CLIPPED_BY_CLIENTS.items():
+        if isinstance(strategy, kind) and mod not in app.mods:
+            yield Finding(
+                type(strategy).__name__,
+                f"no client clips: {mod.__name__} is not among the mods, so that noise of any size hides "
+                "nothing",
+                f"ClientApp(mods=[{mod.__name__}])",
+            )
 
 
 def _check_own_parts(app: AppParts) -> Iterator[Finding]:
@@ -435,13 +369,27 @@ def _check_own_parts(app: AppParts) -> Iterator[Finding]:
         yield Finding("PrivQuantMod", "no server asks for codes", "PrivQuantStrategy(strategy, plan)")
 
 
-def _of_unknown_accountant(place: str, accountant: PrivacyAccountant) -> Finding | None:
-    """What is wrong with an accountant of the app's own; None for one that is known, and as it was."""
-    if isinstance(accountant, _ACCOUNTANTS) and not _replaced_methods(accountant):
-        return None
-    name = type(accountant).__name__
-    problem = f"its accountant, {name}, is of the app's own making, so that nobody knows whether it counts"
-    return Finding(place, problem, "accountant=GaussianAccountant(config)")
+def _of_counted(
+    place: str,
+    costs: str,
+    stated: Sequence[PrivacyStatement],
+    app: AppParts,
+    accountant: PrivacyAccountant,
+) -> Finding:
+    """What a run costs that an accountant counts, unless that is of the app's own making."""
+    if not isinstance(accountant, _ACCOUNTANTS) or _replaced_methods(accountant):
+        name = type(accountant).__name__
+        problem = (
+            f"its accountant, {name}, is of the app's own making, so that nobody knows whether it counts"
+        )
+        return Finding(place, problem, "accountant=GaussianAccountant(config)")
+    config, limit = accountant.config, None
+    if config.max_epsilon is not None:
+        replaces = config.neighboring_relation is NeighboringRelation.REPLACE_ONE
+        relation = Relation.REPLACE_ONE if replaces else Relation.ADD_REMOVE
+        view = StatedView(ViewKind.CENTRAL)
+        limit = PrivacyStatement(config.max_epsilon, config.target_delta, Unit.TOTAL, view, relation)
+    return _of_cost(place, costs, stated, app, limit)
 
 
 def _of_own_strategy(strategy: PrivQuantStrategy, app: AppParts) -> Finding:
@@ -482,19 +430,11 @@ def _of_cost(
     return Finding(place, costs + stops, severity=Severity.COST)
 
 
-def _limit(accountant: PrivacyAccountant) -> PrivacyStatement | None:
-    """What a run may spend by the configuration of its accountant, if it says so."""
-    config = accountant.config
-    if config.max_epsilon is None:
-        return None
-    replaces = config.neighboring_relation is NeighboringRelation.REPLACE_ONE
-    relation, view = Relation.REPLACE_ONE if replaces else Relation.ADD_REMOVE, StatedView(ViewKind.CENTRAL)
-    return PrivacyStatement(config.max_epsilon, config.target_delta, Unit.TOTAL, view, relation)
+def _check_flowers_noise(part: Any, app: AppParts) -> Iterator[Finding]:
+    yield _of_floats(type(part).__name__, "Flower draws its noise as floats from the global np.random")
 
 
-def _check_randomness(app: AppParts) -> Iterator[Finding]:
-    for part in _draw_floats(app):
-        yield _of_floats(type(part).__name__, "Flower draws its noise as floats from the global np.random")
+def _check_draws(app: AppParts) -> Iterator[Finding]:
     for place, draw in _sources.find_draws(app.sources):
         yield _of_floats(place, f"{draw} draws floats. If that is noise for privacy")
 
@@ -508,24 +448,16 @@ def _of_floats(place: str, what: str) -> Finding:
     )
 
 
+def _check_allowed_metrics(mod: PrivQuantMod, app: AppParts) -> Iterator[Finding]:
+    names = [*mod.metrics, *(["how much was clipped"] if mod.report_clipping else [])]
+    if names:
+        yield _of_metrics("PrivQuantMod", names)
+
+
 def _check_metrics(app: AppParts) -> Iterator[Finding]:
-    for mod in app.mods:
-        if isinstance(mod, PrivQuantMod):
-            names = [*mod.metrics, *(["how much was clipped"] if mod.report_clipping else [])]
-            if names:
-                yield _of_metrics("PrivQuantMod", names)
     if not app.encodes("train"):
         for place, names in _sources.find_metrics(app.sources):
             yield _of_metrics(place, names)
-    for strategy in app.strategies:
-        asked = float(getattr(strategy, "fraction_evaluate", 0.0))
-        if asked > 0.0 and "evaluate" in app.functions and not app.encodes("evaluate"):
-            yield Finding(
-                f"{type(strategy).__name__}(fraction_evaluate={asked:g})",
-                "clients send what their evaluation measured one by one, in clear",
-                "fraction_evaluate=0.0, and evaluate on data of the server",
-                Severity.WARNING,
-            )
 
 
 def _of_metrics(place: str, names: Sequence[str]) -> Finding:
@@ -535,6 +467,17 @@ def _of_metrics(place: str, names: Sequence[str]) -> Finding:
         "target.plan(..., private_metrics={name: (low, high)}), or leave them out",
         Severity.WARNING,
     )
+
+
+def _check_evaluation(strategy: Any, app: AppParts) -> Iterator[Finding]:
+    asked = float(getattr(strategy, "fraction_evaluate", 0.0))
+    if asked > 0.0 and "evaluate" in app.functions and not app.encodes("evaluate"):
+        yield Finding(
+            f"{type(strategy).__name__}(fraction_evaluate={asked:g})",
+            "clients send what their evaluation measured one by one, in clear",
+            "fraction_evaluate=0.0, and evaluate on data of the server",
+            Severity.WARNING,
+        )
 
 
 def _check_other_functions(app: AppParts) -> Iterator[Finding]:
@@ -579,3 +522,32 @@ def _of_legacy_sum(place: str, name: str) -> Finding:
         "noise, so that no ε is stated",
         "the Message API with PrivQuantStrategy(strategy, plan) and PrivQuantMod(secure_aggregation=True)",
     )
+
+
+_PART_CHECKS: tuple[tuple[tuple[type, ...], Callable[[Any, AppParts], Iterator[Finding]]], ...] = (
+    ((*_STRATEGIES, *_MODS), _check_class),
+    ((PrivQuantMod,), _check_mod_seed),
+    ((PrivQuantStrategy,), _check_simulated),
+    ((LocalDpMod,), _check_local_mod),
+    (_FIXED, _check_fixed_clipping),
+    (_FIXED, _check_upper_bound),
+    (_ADAPTIVE, _check_adaptive_clipping),
+    (tuple(_CLIPPED_BY_CLIENTS), _check_client_clipping),
+    ((*_FIXED, *_ADAPTIVE, LocalDpMod), _check_flowers_noise),
+    ((PrivQuantMod,), _check_allowed_metrics),
+    ((Strategy,), _check_evaluation),
+)
+"""What is checked of a strategy or a mod, by its class."""
+_APP_CHECKS: tuple[Callable[[AppParts], Iterator[Finding]], ...] = (
+    _check_protection,
+    _check_outer_mods,
+    _check_bare_numbers,
+    _check_seeds,
+    _check_own_parts,
+    _check_draws,
+    _check_metrics,
+    _check_other_functions,
+    _check_further_starts,
+    _check_own_messages,
+)
+"""What is checked of an app as a whole."""

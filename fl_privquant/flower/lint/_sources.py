@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import numpy as np
+from typing import TypeVar
 
 from fl_privquant.errors import InvalidSpecError, one_line
 
@@ -18,11 +17,7 @@ UNKNOWN_METRICS = "metrics with names that cannot be read here"
 """Stands for the keys of a record whose content is computed."""
 _LEGACY_SUMS = {"SecAggPlusWorkflow", "SecAggWorkflow", "secaggplus_mod", "secagg_mod"}
 # Functions that draw floats for noise, by the module whose generator they use.
-_NUMPY_FUNCTIONS = (
-    *(np.random.Generator.normal, np.random.Generator.laplace, np.random.Generator.exponential),
-    *(np.random.Generator.standard_normal, np.random.Generator.multivariate_normal),
-)
-_NUMPY_DRAWS = {"randn", *(function.__name__ for function in _NUMPY_FUNCTIONS)}
+_NUMPY_DRAWS = {"randn", "normal", "laplace", "exponential", "standard_normal", "multivariate_normal"}
 _DRAWS = {
     "numpy.random": _NUMPY_DRAWS,
     "torch": {"normal", "randn", "randn_like"},
@@ -34,6 +29,7 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.Gener
 _RECORDS = ("MetricRecord", "ConfigRecord")
 # The metric by which FedAvg weighs, which every app reports.
 _WEIGHT = "num-examples"
+_Node = TypeVar("_Node", bound=ast.expr | ast.stmt)
 _Functions = dict[str, ast.FunctionDef]
 
 
@@ -53,46 +49,46 @@ def parse_sources(folder: Path) -> dict[str, ast.Module]:
     return parsed
 
 
-def find_legacy_sums(sources: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
-    """Where parts of Flower's legacy secure aggregation are named, and which."""
+def _find(sources: dict[str, ast.Module], kind: type[_Node]) -> Iterator[tuple[str, _Node]]:
+    """All nodes of one kind, each with its place."""
     for path, tree in sources.items():
         for node in ast.walk(tree):
-            named: list[str] = []
-            if isinstance(node, ast.ImportFrom):
-                named = [alias.name for alias in node.names]
-            elif isinstance(node, ast.Attribute):
-                named = [node.attr]
-            for name in sorted(_LEGACY_SUMS.intersection(named)):
-                yield f"{path}, line {node.lineno}", name  # type: ignore[attr-defined]
+            if isinstance(node, kind):
+                yield f"{path}, line {node.lineno}", node
+
+
+def find_legacy_sums(sources: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Where parts of Flower's legacy secure aggregation are named, and which."""
+    named = [(place, alias.name) for place, node in _find(sources, ast.ImportFrom) for alias in node.names]
+    named += [(place, node.attr) for place, node in _find(sources, ast.Attribute)]
+    return ((place, name) for place, name in named if name in _LEGACY_SUMS)
+
+
+def _find_calls(sources: dict[str, ast.Module]) -> Iterator[tuple[str, ast.Call, str]]:
+    """All calls, each with its place and the full name of the function."""
+    for path, tree in sources.items():
+        names = _full_names(tree)
+        for place, call in _find({path: tree}, ast.Call):
+            yield place, call, _full_name(call.func, names)
 
 
 def find_draws(sources: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
     """Where floats are drawn that may be noise, and by which function."""
-    for path, tree in sources.items():
-        names = _full_names(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _is_draw(_full_name(node.func, names)):
-                yield f"{path}, line {node.lineno}", ast.unparse(node.func)
+    return ((place, ast.unparse(call.func)) for place, call, name in _find_calls(sources) if _is_draw(name))
 
 
 def find_seeds(sources: dict[str, ast.Module]) -> Iterator[tuple[str, bool]]:
     """Where numpy's global generator is seeded, and whether the seed is written there."""
-    for path, tree in sources.items():
-        names = _full_names(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _full_name(node.func, names) == "numpy.random.seed":
-                yield f"{path}, line {node.lineno}", all(isinstance(seed, ast.Constant) for seed in node.args)
+    for place, call, name in _find_calls(sources):
+        if name == "numpy.random.seed":
+            yield place, all(isinstance(seed, ast.Constant) for seed in call.args)
 
 
 def find_starts(sources: dict[str, ast.Module]) -> list[str]:
     """Where something is started for a number of rounds; twice for a place in a loop."""
-    places: list[str] = []
-    for path, tree in sources.items():
-        looped = {part for node in ast.walk(tree) if isinstance(node, _LOOPS) for part in ast.walk(node)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _starts(node):
-                places += [f"{path}, line {node.lineno}"] * (2 if node in looped else 1)
-    return places
+    looped = {part for kind in _LOOPS for _, loop in _find(sources, kind) for part in ast.walk(loop)}
+    starts = [(place, call) for place, call in _find(sources, ast.Call) if _starts(call)]
+    return [place for place, call in starts for _ in range(2 if call in looped else 1)]
 
 
 def _starts(call: ast.Call) -> bool:
@@ -108,29 +104,18 @@ def _starts(call: ast.Call) -> bool:
 
 def find_messages(sources: dict[str, ast.Module]) -> list[str]:
     """Where messages are sent to clients without a strategy."""
-    return [
-        f"{path}, line {node.lineno}"
-        for path, tree in sources.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr in ("send_and_receive", "push_messages")
-    ]
+    sends = ("send_and_receive", "push_messages")
+    return [place for place, node in _find(sources, ast.Attribute) if node.attr in sends]
 
 
 def find_metrics(sources: dict[str, ast.Module]) -> Iterator[tuple[str, list[str]]]:
     """Where functions that train make records of metrics, and the names of these."""
-    functions = {
-        node.name: node
-        for tree in sources.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-    }
-    for path, tree in sources.items():
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef) and _trains(function):
-                called = _called_functions(function, functions)
-                names = [name for part in called for name in _metric_names(part) if name != _WEIGHT]
-                if names:
-                    yield f"{path}, line {function.lineno}", list(dict.fromkeys(names))
+    functions = {node.name: node for _, node in _find(sources, ast.FunctionDef)}
+    for place, function in _find(sources, ast.FunctionDef):
+        called = _called_functions(function, functions) if _trains(function) else []
+        names = [name for part in called for name in _metric_names(part) if name != _WEIGHT]
+        if names:
+            yield place, list(dict.fromkeys(names))
 
 
 def _full_names(tree: ast.Module) -> dict[str, str]:

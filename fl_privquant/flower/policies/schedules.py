@@ -7,10 +7,7 @@ takes it in place of a constant encoding:
 
 * ``QuantileClip(encoding)`` follows a quantile of the clients' coordinates, which is estimated privately;
 * ``ScheduledMechanism(encoding, {20: fine})`` changes the mechanism at given rounds;
-* ``DoublingMechanism(encoding, design, levels=4, max_levels=16)`` doubles the levels when the loss stalls;
-* ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds;
-* ``AdaptiveKeep(plan)`` sends fewer coordinates in rounds whose mean update is short
-  (:mod:`fl_privquant.flower.policies.adaptive_keep`).
+* ``ScheduledKeep(encoding, {20: 0.5})`` changes how many rotated coordinates are sent at given rounds.
 
 Policies compose: ``QuantileClip(ScheduledMechanism(encoding, {20: fine}))`` does both. A checkpoint keeps
 what they have learned, so that a run that is resumed goes on as if it had not stopped.
@@ -19,22 +16,18 @@ what they have learned, so that a run that is resumed goes on as if it had not s
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Generic, TypeVar
-
-from numpy.typing import NDArray
+from typing import Any
 
 from fl_privquant import _validation
 from fl_privquant.codec.encoding import Encoding, check_keep
-from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import MISSING, InvalidSpecError, one_line
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning.target import Plan
 
-_Change = TypeVar("_Change")
+# The clip is adapted between the inverse of this power of e and the power, which is 1e6.
+_MAX_LOG_CLIP = math.log(1e6)
 
 
 class Policy:
@@ -94,20 +87,10 @@ class Policy:
         """The plan that the run keeps to, which brings the aggregation and the budget; None without one."""
         return None if self._inner is None else self._inner.plan
 
-    def observe_sum(self, codec: UpdateCodec, total: NDArray[Any], num_clients: int) -> None:
-        """Take note of the sum of a round's codes that the server has opened."""
-        if self._inner is not None:
-            self._inner.observe_sum(codec, total, num_clients)
-
     def observe_votes(self, share: float) -> None:
         """Take note of the share of clients that voted for the clip, which noise may put outside [0, 1]."""
         if self._inner is not None:
             self._inner.observe_votes(share)
-
-    def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
-        """Take note of the metrics of an evaluation at the server, or of their aggregate over clients."""
-        if self._inner is not None:
-            self._inner.observe_metrics(server_round, metrics)
 
     def get_learned_state(self) -> dict[str, Any]:
         """What this policy, without its base, has learned."""
@@ -176,9 +159,8 @@ class QuantileClip(Policy):
     client_quantile
         The share of clients for which that should be so.
     rate
-        How fast the clip moves: the largest change of its logarithm in a round without noise.
-    min_clip, max_clip
-        Bounds of the coordinate clip.
+        How fast the clip moves: the largest change of its logarithm in a round without noise. The coordinate
+        clip stays between 1e-6 and 1e6.
 
     Examples
     --------
@@ -196,21 +178,11 @@ class QuantileClip(Policy):
         coordinate_quantile: float = 0.99,
         client_quantile: float = 0.5,
         rate: float = 0.2,
-        min_clip: float = 1e-6,
-        max_clip: float = 1e6,
     ) -> None:
         self._plan = base.with_vote() if isinstance(base, Plan) else None
         super().__init__(self._plan.encoding if self._plan is not None else base)  # type: ignore[arg-type]
         self.rate = _validation.check_positive("rate", rate, "0.2 is typical")
-        self.min_clip, self.max_clip = (
-            _validation.check_positive("min_clip", min_clip),
-            _validation.check_positive("max_clip", max_clip),
-        )
-        self.clip = self.base_encoding(1).clip
-        if not self.min_clip <= self.clip <= self.max_clip:
-            raise InvalidSpecError(
-                "clip", self.clip, f"is outside min_clip {min_clip:g} and max_clip {max_clip:g}"
-            )
+        self.clip = _validation.check_in_interval("clip", self.base_encoding(1).clip, "[1e-6, 1e6]")
         self.coordinate_quantile = _validation.check_in_interval(
             "coordinate_quantile", coordinate_quantile, "(0, 1)"
         )
@@ -240,8 +212,7 @@ class QuantileClip(Policy):
         super().observe_votes(share)
         step = -self.rate * (share - self.client_quantile)
         # In logarithms, so that no step overflows.
-        moved = math.log(self.clip) + step
-        self.clip = math.exp(min(max(moved, math.log(self.min_clip)), math.log(self.max_clip)))
+        self.clip = math.exp(min(max(math.log(self.clip) + step, -_MAX_LOG_CLIP), _MAX_LOG_CLIP))
 
     def get_learned_state(self) -> dict[str, Any]:
         return {"clip": self.clip}
@@ -250,10 +221,12 @@ class QuantileClip(Policy):
         self.clip = _validation.check_positive("clip", state["clip"])
 
 
-class _Schedule(Policy, ABC, Generic[_Change]):
-    """Changes the encoding at given rounds; each change lasts until the next one."""
+class _Schedule(Policy):
+    """Changes a field of the encoding at given rounds; each change lasts until the next one."""
 
-    def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, _Change]) -> None:
+    _field: str
+
+    def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, Any]) -> None:
         super().__init__(base)
         if min(changes, default=1) < 1:
             raise InvalidSpecError("schedule", MISSING, f"round {min(changes)} is below 1, the first one")
@@ -267,15 +240,11 @@ class _Schedule(Policy, ABC, Generic[_Change]):
     def change_encoding(self, encoding: Encoding, server_round: int) -> Encoding:
         """The encoding with the last change up to the round."""
         past = [start for start in self._changes if start <= server_round]
-        return self._apply_change(encoding, self._changes[max(past)]) if past else encoding
-
-    @abstractmethod
-    def _apply_change(self, encoding: Encoding, change: _Change) -> Encoding:
-        """The encoding as one change makes it."""
+        return replace(encoding, **{self._field: self._changes[max(past)]}) if past else encoding
 
 
 @_validation.check_argument_names
-class ScheduledMechanism(_Schedule[Mechanism]):
+class ScheduledMechanism(_Schedule):
     """A mechanism that changes at given rounds.
 
     Parameters
@@ -294,12 +263,14 @@ class ScheduledMechanism(_Schedule[Mechanism]):
     [2, 2, 4, 4]
     """
 
-    def _apply_change(self, encoding: Encoding, change: Mechanism) -> Encoding:
-        return encoding.with_mechanism(change)
+    _field = "mechanism"
+
+    def __init__(self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, Mechanism]) -> None:
+        super().__init__(base, changes)
 
 
 @_validation.check_argument_names
-class ScheduledKeep(_Schedule[int | float | None]):
+class ScheduledKeep(_Schedule):
     """A number of rotated coordinates that are sent, which changes at given rounds.
 
     If k of d coordinates are sent, a client sends k / d of the bytes, and the round costs it less: both
@@ -327,6 +298,8 @@ class ScheduledKeep(_Schedule[int | float | None]):
     [500, 500, 100, 100, 1000]
     """
 
+    _field = "keep"
+
     def __init__(
         self, base: Encoding | Callable[[int], Encoding], changes: Mapping[int, int | float | None]
     ) -> None:
@@ -336,102 +309,3 @@ class ScheduledKeep(_Schedule[int | float | None]):
                 check_keep(keep)
             # Refuses a change that the encoding does not allow now, rather than in its round.
             self(start)
-
-    def _apply_change(self, encoding: Encoding, change: int | float | None) -> Encoding:
-        return replace(encoding, keep=change)
-
-
-@_validation.check_argument_names
-class DoublingMechanism(Policy):
-    """A mechanism whose number of levels doubles when the loss stalls.
-
-    Early on few levels are enough; near the end the loss is limited by the error of quantization. After each
-    round a running mean of the loss is updated, mean = smoothing * mean + (1 - smoothing) * loss. If it is no
-    lower than ``window`` observations ago, and the levels have not changed since, their number doubles.
-
-    The loss is the server's: that of a central evaluation, which calls :meth:`observe_metrics`, or the
-    aggregated metric of an evaluation by clients, if PrivQuantStrategy names metrics in clear and so asks for
-    one. The policy itself asks clients for nothing.
-    Reference: Hönig, Zhao, Mullins, "DAdaQuant: Doubly-adaptive quantization for communication-efficient
-    Federated Learning", ICML 2022 (section 3.1).
-
-    Parameters
-    ----------
-    base
-        The encoding, of which all but the mechanism is used; or another policy.
-    design
-        A function that makes the mechanism with a given number of levels; it is called once for each number.
-    levels
-        Number of levels to begin with.
-    max_levels
-        Largest number of levels.
-    window
-        Number of observations (rounds) within which the loss has to fall.
-    smoothing
-        Weight of the past in the running mean, in [0, 1).
-    metric
-        Name of the loss among the metrics of evaluations.
-
-    Examples
-    --------
-    >>> import fl_privquant as pq
-    >>> grr = lambda levels: pq.design("grr", epsilon=3.0, levels=levels)
-    >>> encoding = Encoding(grr(2), clip=0.1)
-    >>> bits = DoublingMechanism(encoding, grr, levels=2, max_levels=8, window=2, smoothing=0.0)
-    >>> for server_round, loss in enumerate([1.0, 0.5, 0.25, 0.25, 0.8, 0.8]):
-    ...     bits.observe(server_round, loss)
-    >>> bits(6).mechanism.num_levels
-    4
-    """
-
-    def __init__(
-        self,
-        base: Encoding | Callable[[int], Encoding],
-        design: Callable[[int], Mechanism],
-        levels: int,
-        max_levels: int,
-        *,
-        window: int = 3,
-        smoothing: float = 0.9,
-        metric: str = "loss",
-    ) -> None:
-        super().__init__(base)
-        self.max_levels = _validation.check_integer("max_levels", max_levels, 2)
-        self.levels = _validation.check_integer("levels", levels, 2, self.max_levels, "raise max_levels")
-        self.window = _validation.check_integer("window", window, 1)
-        self.smoothing = _validation.check_in_interval("smoothing", smoothing, "[0, 1)")
-        self.metric = metric
-        self._mechanism = lru_cache(maxsize=None)(design)
-        self._last_round = -1
-        self._means: list[float] = []
-
-    def change_encoding(self, encoding: Encoding, server_round: int) -> Encoding:
-        """The encoding with the mechanism that has the present number of levels."""
-        return encoding.with_mechanism(self._mechanism(self.levels))
-
-    def observe(self, server_round: int, loss: float) -> None:
-        """Take note of the loss after a round, once; a loss that is not finite is passed over."""
-        if server_round <= self._last_round or not math.isfinite(loss):
-            return
-        self._last_round = server_round
-        before = self._means[-1] if self._means else loss
-        mean = self.smoothing * before + (1.0 - self.smoothing) * loss
-        self._means = [*self._means[-self.window :], mean]
-        if len(self._means) > self.window and mean >= self._means[0] and 2 * self.levels <= self.max_levels:
-            self.levels *= 2
-            # With the new levels, the loss gets a whole window to fall.
-            self._means = [mean]
-
-    def observe_metrics(self, server_round: int, metrics: Mapping[str, Any] | None) -> None:
-        super().observe_metrics(server_round, metrics)
-        loss = None if metrics is None else metrics.get(self.metric)
-        if isinstance(loss, int | float):
-            self.observe(server_round, float(loss))
-
-    def get_learned_state(self) -> dict[str, Any]:
-        return {"levels": self.levels, "last_round": self._last_round, "means": list(self._means)}
-
-    def set_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.levels = int(state["levels"])
-        self._last_round = int(state["last_round"])
-        self._means = [float(mean) for mean in state["means"]]

@@ -34,6 +34,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideAdaptiveClipping,
 )
 
+from fl_privquant import _validation
 from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.flower._flower_internals import PrivacyBudgetExhausted
 from fl_privquant.flower.server.strategy_wrapper import Aggregate, StrategyWrapper
@@ -116,16 +117,15 @@ class GaussianAccountant:
 
     def get_epsilon(self, delta: float) -> float:
         """The epsilon of all releases at ``delta``, for the configured relation, rounded up."""
-        return self._epsilon(_check_delta(delta), self.relation, self._releases)
+        return self._epsilon(delta, self.relation, self._releases)
 
     def replace_one_epsilon(self, delta: float) -> float:
         """The epsilon of all releases at ``delta``, for the relation replace-one, rounded up."""
-        return self._epsilon(_check_delta(delta), Relation.REPLACE_ONE, self._releases)
+        return self._epsilon(delta, Relation.REPLACE_ONE, self._releases)
 
     def get_delta(self, epsilon: float) -> float:
         """The delta of all releases at ``epsilon``, for the configured relation, rounded up."""
-        if isinstance(epsilon, bool) or not 0.0 <= epsilon < math.inf:
-            raise InvalidSpecError("epsilon", epsilon, "must be a finite number of at least 0")
+        _validation.check_in_interval("epsilon", epsilon, "[0, inf)")
         if not self._amplified:
             return min(gaussian_delta(_separation(self._releases), epsilon), 1.0)
         low, high = _MIN_DELTA, 1.0
@@ -145,14 +145,11 @@ class GaussianAccountant:
     ) -> bool:
         """Whether further releases would exceed ``max_epsilon``, or the configured limit. Counts nothing."""
         self._check(event, count)
-        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
-        if limit is None or isinstance(limit, bool) or not 0.0 < limit < math.inf:
-            raise InvalidSpecError(
-                "max_epsilon",
-                limit,
-                "must be a finite number above 0",
-                "set it here or in PrivacyConfig(max_epsilon=...)",
-            )
+        limit = _validation.check_positive(
+            "max_epsilon",
+            self._config.max_epsilon if max_epsilon is None else max_epsilon,
+            "set it here or in PrivacyConfig(max_epsilon=...)",
+        )
         releases = [*self._releases, (event, count)]
         return self._epsilon(self._config.target_delta, self.relation, releases) > limit
 
@@ -203,6 +200,7 @@ class GaussianAccountant:
         return self._config.sampling_method is not SamplingMethod.NO_AMPLIFICATION
 
     def _epsilon(self, delta: float, relation: Relation, releases: _Releases) -> float:
+        delta = _validation.check_in_interval("delta", delta, "(0, 1)")
         if not self._amplified:
             return gaussian_epsilon(relation.distance * _separation(releases), delta)
         if not releases:
@@ -220,8 +218,7 @@ class GaussianAccountant:
                 event.population_size,
                 f"in the event, but {self._config.population_size} in PrivacyConfig",
             )
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidSpecError("count", count, "must be a whole number of at least 1")
+        _validation.check_integer("count", count, 1)
 
 
 class AccountedAdaptiveClipping(StrategyWrapper):
@@ -339,12 +336,6 @@ def _sampled_losses(
     replaced = Relation.REPLACE_ONE.distance * separation
     curve = curve_of(lambda delta: gaussian_epsilon(replaced, delta), math.inf, _CURVE_POINTS)
     return (NOT_PRIVATE if curve is None else subsampled_loss(curve, rate),)
-
-
-def _check_delta(delta: float) -> float:
-    if isinstance(delta, bool) or not 0.0 < delta < 1.0:
-        raise InvalidSpecError("delta", delta, "must be above 0 and below 1")
-    return delta
 
 
 def _config_values(config: PrivacyConfig) -> dict[str, object]:

@@ -48,7 +48,7 @@ _VERSION: Final = 3
 _JSON_ENTRY: Final = "checkpoint.json"
 # Types of attributes that are settings of a strategy, rather than what it has learned.
 _SETTINGS: Final = (bool, int, float, str)
-_PLAIN: Final = frozenset((int, str, bool, type(None)))
+_PLAIN: Final = frozenset((int, float, str, bool, type(None)))
 _METRICS: Final = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
@@ -233,10 +233,8 @@ def _restore_states(strategy: Strategy, state: dict[str, Any]) -> None:
 
 def _encode(value: Any, stored: dict[str, NDArray[Any]]) -> Any:
     """The value as JSON, with its arrays put into ``stored``; tagged so that it comes back as what it was."""
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, float):
-        return {"float": value.hex()}
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:
@@ -264,8 +262,6 @@ def _decode(value: Any, stored: Mapping[str, NDArray[Any]]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    if kind == "float":
-        return float.fromhex(content)
     if kind == "array":
         return stored[content]
     if kind == "scalar":

@@ -10,14 +10,14 @@ from logging import INFO, WARNING
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_privquant.accounting.aggregation import AggregateResult, DecodeFunctions
 from fl_privquant.codec.array_layout import Arrays
 from fl_privquant.codec.update import UpdateCodec
 from fl_privquant.errors import InvalidUpdateError, one_line
-from fl_privquant.flower._flower_internals import UncheckedRecords, log, unchecked_record, values_of
+from fl_privquant.flower._flower_internals import log, unchecked_record, values_of
 from fl_privquant.flower._messages.arrays import DecodedArray
 from fl_privquant.flower._messages.cohort_replies import as_cohort_reply, source_of
 from fl_privquant.flower._messages.protocol import (
@@ -166,8 +166,8 @@ class RoundState:
         # Flower checks what clients report.
         weighted = MetricRecord(dict(metrics)) if metrics else unchecked_record(MetricRecord, {})
         values_of(weighted)[self.weight_key] = 1
-        records = {self.arrays_key: unchecked_record(ArrayRecord, arrays), RECORD_METRICS: weighted}
-        message.content = unchecked_record(UncheckedRecords, records)
+        record = unchecked_record(ArrayRecord, arrays)
+        message.content = RecordDict({self.arrays_key: record, RECORD_METRICS: weighted})
         return message
 
     def restore_types(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -232,31 +232,18 @@ def _collect_reported(metrics: list[Mapping[str, Any]], name: str) -> list[float
 
 def average_metrics(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The means of the metrics that all clients report."""
-    return {
-        name: _average([reported[name] for reported in metrics]) for name in _find_shared_metrics(metrics)
-    }
+    shared = _find_shared_metrics(metrics)
+    with np.errstate(over="ignore"):
+        return {
+            name: np.mean([own[name] for own in metrics], axis=0, dtype=np.float64).tolist()
+            for name in shared
+        }
 
 
 def _find_shared_metrics(metrics: list[Mapping[str, Any]]) -> list[str]:
     """Names of the metrics that all clients report, as numbers or as lists of one length."""
-    first = metrics[0]
     return [
         name
-        for name in first
-        if all(
-            name in reported and _list_length(reported[name]) == _list_length(first[name])
-            for reported in metrics
-        )
+        for name, value in metrics[0].items()
+        if all(name in own and np.shape(own[name]) == np.shape(value) for own in metrics)
     ]
-
-
-def _average(values: list[Any]) -> float | list[float]:
-    """The mean of metrics that clients report: of numbers, or of lists of them."""
-    with np.errstate(over="ignore"):
-        mean: float | list[float] = np.mean(values, axis=0, dtype=np.float64).tolist()
-    return mean
-
-
-def _list_length(value: Any) -> int:
-    """The length of a list of numbers, or -1 for a single number."""
-    return len(value) if isinstance(value, list) else -1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -29,7 +29,7 @@ from fl_privquant.codec.encoding import Encoding
 from fl_privquant.errors import MISSING, BudgetExhaustedError, InvalidSpecError, pluralize
 from fl_privquant.flower._flower_internals import log, receiver_of
 from fl_privquant.flower._messages.protocol import with_counts
-from fl_privquant.flower.policies.schedules import Policy, as_policy
+from fl_privquant.flower.policies.schedules import as_policy
 from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning.client_sampling import ClientSampling, StrategySampling
 from fl_privquant.planning.target import Plan
@@ -41,54 +41,6 @@ EncodingArgument = Plan | Encoding | Callable[[int], Encoding]
 """The forms in which a user can say how updates are encoded."""
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """How updates are encoded, what the server sees of them, and what may be spent in that view."""
-
-    policy: Policy
-    aggregation: Aggregation
-    budget: Budget | None
-    delta: float
-    plan: Plan | None = None
-
-    @classmethod
-    def of(
-        cls,
-        encoding: EncodingArgument,
-        aggregation: Aggregation | None,
-        budget: Budget | None,
-        delta: float | None,
-    ) -> RunSettings:
-        """The settings of a strategy's arguments; what a plan sets is refused if it is given besides."""
-        policy = as_policy(encoding.encoding if isinstance(encoding, Plan) else encoding)
-        plan = encoding if isinstance(encoding, Plan) else policy.plan
-        if plan is not None:
-            refuse_set_by_plan({"aggregation": aggregation}, "say target.plan(..., aggregation=...)")
-            refuse_set_by_plan({"budget": budget, "delta": delta}, "say it in the plan's pq.Target(...)")
-            return cls(policy, plan.aggregation, plan.budget, plan.target.delta, plan)
-        stated_delta = (
-            _DEFAULT_DELTA if delta is None else _validation.check_in_interval("delta", delta, "[0, 1)")
-        )
-        return cls(policy, aggregation or PerClient(), budget, stated_delta)
-
-
-def resolve_sampling(
-    sampling: ClientSampling | None, aggregation: Aggregation, plan: Plan | None, simulated: bool
-) -> ClientSampling:
-    """The sampling that was given, else that of the wrapped strategy; refused if the plan does not fit it."""
-    if sampling is None:
-        sampling = StrategySampling(participations=None if plan is None else plan.target.participations)
-    if sampling.seed is not None and not simulated:
-        raise InvalidSpecError(
-            "sampling",
-            MISSING,
-            f"whoever knows the seed {sampling.seed} knows who is asked",
-            "leave it out, or say simulated=True",
-        )
-    sampling.check(aggregation, plan)
-    return sampling
-
-
 def refuse_set_by_plan(given: Mapping[str, Any], remedy: str) -> None:
     """Refuse arguments that the plan decides; None stands for an argument that was left out."""
     for name, value in given.items():
@@ -97,32 +49,63 @@ def refuse_set_by_plan(given: Mapping[str, Any], remedy: str) -> None:
 
 
 class RunAccount:
-    """The server's ledger, with the sampling that draws the clients of a round, and the run's budget."""
+    """The server's ledger, with what a run was asked to keep to: its encoding, aggregation and budget.
 
-    def __init__(self, settings: RunSettings, sampling: ClientSampling) -> None:
-        self.aggregation = settings.aggregation
-        self.budget = settings.budget
-        self.delta = settings.delta
-        of_clients = self.budget is not None and self.budget.unit is Unit.TOTAL
-        self.relation = self.budget.relation if self.budget and of_clients else Relation.REPLACE_ONE
-        self.sampling = sampling
-        self._adaptive = settings.policy.adaptive
-        self._num_planned_clients = None if settings.plan is None else settings.plan.target.num_clients
-        if settings.plan is not None:
-            log(WARNING if settings.plan.learns_nothing else INFO, "PrivQuant: %s", settings.plan.verdict)
+    The arguments are those of the strategy. What a plan sets is refused if it is given besides.
+    """
+
+    def __init__(
+        self,
+        encoding: EncodingArgument,
+        aggregation: Aggregation | None,
+        sampling: ClientSampling | None,
+        budget: Budget | None,
+        delta: float | None,
+        simulated: bool,
+    ) -> None:
+        self.policy = as_policy(encoding.encoding if isinstance(encoding, Plan) else encoding)
+        self.plan = plan = encoding if isinstance(encoding, Plan) else self.policy.plan
+        if plan is not None:
+            refuse_set_by_plan({"aggregation": aggregation}, "say target.plan(..., aggregation=...)")
+            refuse_set_by_plan({"budget": budget, "delta": delta}, "say it in the plan's pq.Target(...)")
+            aggregation, budget, delta = plan.aggregation, plan.budget, plan.target.delta
+            log(WARNING if plan.learns_nothing else INFO, "PrivQuant: %s", plan.verdict)
+        self.aggregation = aggregation or PerClient()
+        self.budget = budget
+        self.delta = _validation.check_in_interval(
+            "delta", _DEFAULT_DELTA if delta is None else delta, "[0, 1)"
+        )
+        of_clients = budget is not None and budget.unit is Unit.TOTAL
+        self.relation = budget.relation if budget and of_clients else Relation.REPLACE_ONE
+        participations = None if plan is None else plan.target.participations
+        self.sampling = sampling or StrategySampling(participations=participations)
+        if self.sampling.seed is not None and not simulated:
+            raise InvalidSpecError(
+                "sampling",
+                MISSING,
+                f"whoever knows the seed {self.sampling.seed} knows who is asked",
+                "leave it out, or say simulated=True",
+            )
+        self.sampling.check(self.aggregation, plan)
         self.ledger = FederationLedger()
         # The probability with which a client is in the present round, for whoever sees only the models.
         self._rate: float | None = None
 
+    @property
+    def in_sum(self) -> bool:
+        """Whether the server saw only sums in the last round."""
+        return not self.ledger.last_view.is_local
+
+    def _eligible(self, server_round: int, nodes: Collection[int]) -> list[int]:
+        """Those nodes that have not taken part too often or too recently, in order."""
+        if not self.sampling.depends_on_history:
+            return sorted(nodes)
+        may_take_part = self.sampling.is_eligible
+        return [n for n in sorted(nodes) if may_take_part(server_round, *self.ledger.participation(n))]
+
     def draw_next(self, server_round: int, nodes: Sequence[int]) -> list[int]:
         """The clients of a round, drawn while the round before it is under way; empty if too few may be."""
-        sampling = self.sampling
-        eligible = [
-            node
-            for node in sorted(nodes)
-            if sampling.is_eligible(server_round, *self.ledger.participation(node))
-        ]
-        return sampling.draw_clients(server_round, eligible, len(nodes))
+        return self.sampling.draw_clients(server_round, self._eligible(server_round, nodes), len(nodes))
 
     def draw_clients(
         self, server_round: int, messages: Sequence[Message], drawn_before: Collection[int] = ()
@@ -146,25 +129,16 @@ class RunAccount:
             )
         self.ledger.register_clients(nodes)
         sampling = self.sampling
-        past = (
-            {node: self.ledger.participation(node) for node in nodes} if sampling.depends_on_history else {}
-        )
         # In order, so that a seeded sampling draws the same clients however the strategy lists them.
-        eligible = [
-            node
-            for node in sorted(nodes)
-            if node not in past or sampling.is_eligible(server_round, *past[node])
-        ]
+        eligible = self._eligible(server_round, nodes)
         drawn = set(drawn_before).intersection(eligible)
         if not drawn or len(drawn) < sampling.size(len(nodes)):
             drawn = set(sampling.draw_clients(server_round, eligible, len(nodes)))
         if nodes and not drawn:
             needed = sampling.size(len(nodes))
-            left = sum(sampling.has_participations_left(count) for count, _ in past.values())
-            if past and left < needed:
-                spent = self.ledger.statement(
-                    self.delta, not self.ledger.last_view.is_local, relation=self.relation
-                )
+            left = sum(sampling.has_participations_left(self.ledger.participation(node)[0]) for node in nodes)
+            if sampling.depends_on_history and left < needed:
+                spent = self.ledger.statement(self.delta, self.in_sum, relation=self.relation)
                 bound = pluralize(sampling.participations or 0, "round")
                 raise BudgetExhaustedError(
                     f"round {server_round}: {left} of {len(nodes)} clients have taken part in fewer than "
@@ -189,7 +163,7 @@ class RunAccount:
         view = self.aggregation.view(len(nodes))
         self._warn_of_few_clients(server_round, len(nodes))
         if self.budget is not None:
-            self.ledger.check(server_round, release.with_view(view), nodes, self.budget, self._adaptive)
+            self.ledger.check(server_round, release.with_view(view), nodes, self.budget, self.policy.adaptive)
         counted = with_counts(messages, lambda node: self.ledger.count(node, release))
         self._rate = self.sampling.rate(len(nodes), population, self.aggregation)
         # It is not known yet what the model will show. Until then the most counts that it can: of a secure
@@ -202,15 +176,14 @@ class RunAccount:
 
     def _warn_of_few_clients(self, server_round: int, num_asked: int) -> None:
         """Warn of a round with fewer clients than the plan counts on: its budget will not last."""
-        if self._num_planned_clients is None:
+        if self.plan is None:
             return
-        view, planned = (self.aggregation.view(number) for number in (num_asked, self._num_planned_clients))
-        if view.honest_count < planned.honest_count:
+        planned = self.plan.target.num_clients
+        if self.aggregation.view(num_asked).honest_count < self.aggregation.view(planned).honest_count:
             warning = (
-                f"round {server_round} asks {pluralize(num_asked, 'client')}, the plan counts on "
-                f"{self._num_planned_clients}: the noise of fewer clients hides each of them less, so that "
-                f"the round costs more than its share of the target; ask more clients, or plan with "
-                f"num_clients={num_asked}"
+                f"round {server_round} asks {pluralize(num_asked, 'client')}, the plan counts on {planned}: "
+                f"the noise of fewer clients hides each of them less, so that the round costs more than its "
+                f"share of the target; ask more clients, or plan with num_clients={num_asked}"
             )
             log(WARNING, "PrivQuant: %s", warning)
 
@@ -239,7 +212,7 @@ class RunAccount:
         coordinate = coordinate_statement(mechanism)
         if not len(ledger):
             return [coordinate]
-        views = [False] if ledger.last_view.is_local else [False, True]
+        views = [False, True] if self.in_sum else [False]
         statements = [ledger.last_statement(delta, in_sum, refine, self.relation) for in_sum in views]
         statements += [ledger.statement(delta, in_sum, refine, self.relation) for in_sum in views]
         if ledger.has_models_view:
@@ -255,8 +228,7 @@ class RunAccount:
         """What all rounds so far have cost for the relation that is not stated; None if nothing finite."""
         if not len(self.ledger):
             return None
-        in_sum = not self.ledger.last_view.is_local
-        beside = self.ledger.statement(self.delta, in_sum, relation=self.relation.beside)
+        beside = self.ledger.statement(self.delta, self.in_sum, relation=self.relation.beside)
         return beside if math.isfinite(beside.epsilon) else None
 
     def _record_statements(self, views: list[bool], refine: bool) -> list[PrivacyStatement]:
@@ -275,10 +247,10 @@ class RunAccount:
 
     def spent(self) -> PrivacyStatement:
         """A quick upper bound of what a client has spent, or the budget where that is smaller."""
-        in_sum, limit = not self.ledger.last_view.is_local, self.budget
+        limit = self.budget
         if limit is not None and limit.unit is Unit.RECORD:
-            return self.ledger.record_statement(self.delta, in_sum, limit.relation)
-        spent = self.ledger.statement(self.delta, in_sum, False, self.relation)
+            return self.ledger.record_statement(self.delta, self.in_sum, limit.relation)
+        spent = self.ledger.statement(self.delta, self.in_sum, False, self.relation)
         if limit is None or limit.delta > self.delta or spent.epsilon <= limit.epsilon:
             return spent
         # The quick bound exceeds the budget, but the ledger counted in full before it let the round begin.
@@ -286,8 +258,7 @@ class RunAccount:
 
     def make_end_of_noise(self, server_round: int, rounds: int) -> BudgetExhaustedError:
         """The error of a round after the last one that noise is correlated over."""
-        in_sum = not self.ledger.last_view.is_local
-        spent = self.ledger.statement(self.delta, in_sum, relation=self.relation)
+        spent = self.ledger.statement(self.delta, self.in_sum, relation=self.relation)
         return BudgetExhaustedError(
             f"round {server_round}: noise is correlated over {pluralize(rounds, 'round')}, and what a client "
             f"spends is counted for as many, those included that were asked for again; plan for more. "

@@ -58,12 +58,7 @@ from fl_privquant.flower.server.round_state import (
     count_config_bytes,
     summarize_clipping,
 )
-from fl_privquant.flower.server.run_account import (
-    EncodingArgument,
-    RunAccount,
-    RunSettings,
-    resolve_sampling,
-)
+from fl_privquant.flower.server.run_account import EncodingArgument, RunAccount
 from fl_privquant.flower.server.secure_aggregation import SecureRounds
 from fl_privquant.flower.server.seed_relay import SeedRelay, check_round
 from fl_privquant.flower.server.strategy_wrapper import (
@@ -169,9 +164,10 @@ class PrivQuantStrategy(StrategyWrapper):
             raise InvalidSpecError(
                 "strategy", MISSING, "it wraps a PrivQuantStrategy already", "updates are encoded once"
             )
-        settings = RunSettings.of(encoding, aggregation, budget, delta)
-        self.plan = settings.plan
-        self.policy = settings.policy
+        self._account = RunAccount(encoding, aggregation, sampling, budget, delta, simulated)
+        self.plan, self.policy = self._account.plan, self._account.policy
+        self.aggregation, self.sampling = self._account.aggregation, self._account.sampling
+        self.budget, self.delta = self._account.budget, self._account.delta
         self.arrays = arrays
         self.rotation_seed = _validation.check_integer("rotation_seed", rotation_seed, 0, (1 << 31) - 1)
         self.report_clipping = metrics.clipping
@@ -181,11 +177,6 @@ class PrivQuantStrategy(StrategyWrapper):
         self.uncounted = quote_names(self.clear_metrics)
         allow_missing_metrics(strategy)
         self.max_failed_rounds = _validation.check_integer("max_failed_rounds", max_failed_rounds, 0)
-        self.aggregation = settings.aggregation
-        self.sampling = resolve_sampling(sampling, self.aggregation, self.plan, simulated)
-        self.budget = settings.budget
-        self.delta = settings.delta
-        self._account = RunAccount(settings, self.sampling)
         self.failed_rounds = 0
         self.survivors: dict[int, int] = {}
         self.simulated = simulated
@@ -429,8 +420,6 @@ class PrivQuantStrategy(StrategyWrapper):
             self.failed_rounds = 0
             if current.codec.votes:
                 self.policy.observe_votes(current.clip_vote(opened, usable))
-            if opened.total is not None:
-                self.policy.observe_sum(current.codec, opened.total, len(usable))
             plain = current.plain_replies(opened, received)
             self._failed_training.log(current, plain, len(usable))
             # The sum was decoded: its codes need not stay in memory.
@@ -546,11 +535,9 @@ class PrivQuantStrategy(StrategyWrapper):
         )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate to the wrapped strategy; a policy that depends on the loss is told."""
+        """Delegate to the wrapped strategy, which weighs all clients alike."""
         weighted = add_weights(self.note_replies(replies), self.weighted_by_key)
-        metrics = super().aggregate_evaluate(server_round, weighted)
-        self.policy.observe_metrics(server_round, metrics)
-        return metrics
+        return super().aggregate_evaluate(server_round, weighted)
 
     def note_replies(self, replies: Iterable[Message]) -> list[Message]:
         """The replies of clients; what they hold in clear is named in statements from now on."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from fl_privquant.flower._flower_internals import (
     remove_mods,
 )
 from fl_privquant.flower._messages.arrays import read_arrays, records_of
+from fl_privquant.flower._messages.clear_replies import is_training
 from fl_privquant.flower._messages.grids import GridWrapper
 from fl_privquant.flower._messages.protocol import Request, is_request
 from fl_privquant.flower.client.mod import PrivQuantMod
@@ -140,15 +141,14 @@ class UntilTrainingGrid(GridWrapper):
     def _stop_at_training(self, messages: Iterable[Message]) -> list[Message]:
         self._times_asked = 0
         sent = list(messages)
-        training = [message for message in sent if _is_training(message)]
+        training = [message for message in sent if _trains_a_model(message)]
         if training:
             raise FirstModelSent(training)
         return sent
 
 
-def _is_training(message: Message) -> bool:
-    kind = message.metadata.message_type.split(".")[0]
-    return kind == MessageType.TRAIN and bool(list(records_of(message.content, ArrayRecord)))
+def _trains_a_model(message: Message) -> bool:
+    return is_training(message) and bool(records_of(message.content, ArrayRecord))
 
 
 def make_server(main: Callable[[Grid, Context], None]) -> ServerApp:
