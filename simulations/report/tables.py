@@ -200,15 +200,7 @@ def to_latex(table: pd.DataFrame, caption: str, label: str) -> str:
 
 def escape_latex(text: str) -> str:
     """A text for LaTeX: special characters escaped, Greek letters and signs in mathematics."""
-    signs: dict[str, str | int | None] = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "–": "--",
-        "ε": r"$\varepsilon$",
-        "δ": r"$\delta$",
-        "±": r"$\pm$",
-        "÷": r"$\div$",
-        "∞": r"$\infty$",
-    } | {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    return text.translate(str.maketrans(signs))
+    signs = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    signs |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+    signs |= {"ε": r"$\varepsilon$", "δ": r"$\delta$", "±": r"$\pm$", "÷": r"$\div$", "∞": r"$\infty$"}
+    return "".join(signs.get(character, character) for character in text)

@@ -115,7 +115,7 @@ def claim_too_much(run: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "unfinished": (lambda run: (run / "summary.json").unlink(), "unfinished", "after round 3 of 3"),
     "not begun": (
-        lambda run: [path.unlink() for path in run.iterdir() if path.name != "config.json"],
+        lambda run: [path.replace(run.parent / "gone") for path in run.iterdir() if path.stem != "config"],
         "unfinished",
         "rounds.csv: missing",
     ),
