@@ -21,7 +21,6 @@ from fl_privquant._files import replace_file
 from fl_privquant.plotting import STYLE, color_of, import_pyplot
 from fl_privquant.statement import PrivacyStatement
 from simulations.report.measures import ERROR, Measure, quality_of
-from simulations.report.statistics import shown_interval
 from simulations.report.study import Study
 from simulations.report.verdict import Comparison, compare, describe_budget
 
@@ -147,7 +146,7 @@ def _draw_lines(axes: Any, rows: pd.DataFrame, x: str, measure: Measure, order: 
         own = rows[rows["series"] == series].dropna(subset=[x, y])
         if own.empty:
             continue
-        points = own.groupby(x)[y].apply(lambda values: shown_interval(measure.scale * values))
+        points = own.groupby(x)[y].apply(measure.interval)
         mean, low, high, _ = np.array(points.to_list()).T
         look = _look(series, order) | {"markevery": max(1, len(points) // 6), "markersize": 4}
         axes.plot(points.index, mean, label=series, linewidth=1.5, **look)
@@ -178,9 +177,11 @@ def _set_x_axis(axes: Any, key: str, rows: pd.DataFrame) -> None:
 
 def _draw_rounds(study: Study) -> Iterator[Drawing]:
     """Accuracy (or loss) and error after each round: two figures for each setting and ε."""
-    rounds = study.rounds.rename(columns={"mean_squared_error": ERROR.key}) if study.runs else pd.DataFrame()
+    if not study.runs:
+        return
+    rounds = study.rounds.rename(columns={"mean_squared_error": ERROR.key})
     number = 0
-    for setting in study.settings if study.runs else ():
+    for setting in study.settings:
         here = rounds[rounds["setting"] == setting]
         for level in sorted(here["epsilon"].dropna().unique()) or [math.nan]:
             # Runs without privacy are drawn beside those of every ε.

@@ -162,7 +162,9 @@ def verdict(comparisons: Sequence[Comparison]) -> Findings:
     answers = [_answer(comparison) for comparison in told[:MAX_COMPARISONS]]
     if len(told) > MAX_COMPARISONS:
         answers.append(f"{len(told) - MAX_COMPARISONS} more comparisons are in the table of results.")
-    seeds = max((each.runs.groupby("series")["seed"].nunique().max() for each in told), default=MIN_SEEDS)
+    seeds = max(
+        (compared.runs.groupby("series")["seed"].nunique().max() for compared in told), default=MIN_SEEDS
+    )
     if seeds < MIN_SEEDS:
         answers.append(
             f"{count_seeds(seeds).capitalize()} cannot tell a difference from chance: run more, for example "

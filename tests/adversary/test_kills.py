@@ -63,7 +63,7 @@ class Outcome:
             "rounds.csv",
             "rounds.parquet",
         }
-        found = {each.name for each in path.iterdir()} - {"partition.png", "run.lock"}
+        found = {each.name for each in path.iterdir()} - {"run.lock"}
         assert found == expected | {"summary.json"}
         assert len(pd.read_csv(path / "rounds.csv")) == len(rows)
         return cls(

@@ -74,7 +74,7 @@ def test_clients_that_train_at_once_have_models_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All three have loaded their model before any of them trains: a shared one would be mixed up."""
-    task = get_task(config_of(tmp_path, "mlp"))
+    task = get_task(config_of(tmp_path, "cnn"))
     initial = task.initial_arrays()
     alone = [task.train(initial, client, 1) for client in range(3)]
     meeting, run = threading.Barrier(3), learning.LocalTraining.run
@@ -96,7 +96,7 @@ def test_clients_that_train_at_once_have_models_of_their_own(
 def test_a_client_that_fails_leaves_its_model_to_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = get_task(config_of(tmp_path, "mlp", seed=5))
+    task = get_task(config_of(tmp_path, "cnn", seed=5))
     initial = task.initial_arrays()
     before = task.train(initial, 0, 1)
     with monkeypatch.context() as patch:
@@ -119,7 +119,7 @@ def test_the_threads_of_libraries_change_nothing(model: str) -> None:
     for threads in (1, 2):
         with threadpool_limits(threads):
             trained = learning.build_model(getattr(models, model), examples, seed=1)
-            learning.train(trained, x, y, config, seed=3)
+            learning.LocalTraining(trained, config).run(x, y, seed=3)
             measured = learning.evaluate(trained, examples)
         found.append((measured, learning.model_arrays(trained)))
     assert found[0][0] == found[1][0]
