@@ -61,8 +61,8 @@ plan = target.plan(DIMENSION, l2_clip=0.7)
 print(plan)
 
 # %% [markdown]
-# Its line about noise is honest about the price: noise hides each client in every round, and averages out over rounds.
-# More clients in each sum reduce it fastest, which a second plan shows.
+# Its line about noise states the price: the noise hides each client in every round, and averages out over rounds.
+# More clients in each sum reduce it fastest, as a second plan shows.
 
 # %%
 more = pq.Target(epsilon=8.0, delta=1e-5, rounds=ROUNDS, num_clients=400).plan(DIMENSION, l2_clip=0.7)
@@ -119,8 +119,8 @@ except pq.CertificationError as error:
 print(empirical_bound(mechanism, rng=pq.RandomStream.seeded(2)))
 
 # %% [markdown]
-# The ε of a design is for *one coordinate and one release, seen by the server*. What 650 coordinates in 8 rounds
-# compose to is another matter. Each line names its unit (what is protected) and its view (who looks on).
+# The ε of a design is for *one coordinate and one release, seen by the server*. For 650 coordinates in 8 rounds it is far
+# larger. Each line names its unit (what is protected) and its view (what the adversary sees).
 
 # %%
 release = Release(mechanism, DIMENSION, view=View.aggregate(CLIENTS))
@@ -128,14 +128,14 @@ for statement in statement_levels(release, rounds=ROUNDS, delta=1e-5):
     print(f"{statement.brief}  [{statement.method}]")
 
 # %% [markdown]
-# The last lines are no formal protection. This is why we began with the budget: the plan's mechanism was designed so
-# that the *last* line is 8.
+# So large an ε protects nobody. This is why we began with the budget: the plan's mechanism was designed so that the *last*
+# line is 8.
 #
 # ## Train with the plan, through secure aggregation
 #
-# An ordinary Flower app. Two lines are ours: the client's mod and the server's strategy. `PrivQuantMod`
+# This is an ordinary Flower app with two lines of ours: the client's mod and the server's strategy. `PrivQuantMod`
 # encodes and masks each update, so that the server can open the sum of a round and no single update. The client sets
-# limits for itself: with those of the plan it refuses mechanisms that lose more for one coordinate. The inline
+# limits for itself: with those of the plan it refuses mechanisms with a larger ε for one coordinate. The inline
 # engine runs the app in this process; the same app runs on Ray and on a SuperLink.
 
 # %%
@@ -215,7 +215,7 @@ legend = axes.legend(fontsize=8, title="after the last round", title_fontsize=8)
 # ## Read what was spent
 #
 # The strategy keeps a ledger and counts every client that it asks, before anything is sent. The plan's target is its
-# budget, so that a ninth round would not begin.
+# budget: a ninth round would not begin.
 
 # %%
 for line in private.privacy_statement():
@@ -240,19 +240,18 @@ done = subprocess.run(
     check=True,
     capture_output=True,
     text=True,
-    env=os.environ | {"COLUMNS": "110"},
+    env=os.environ | {"COLUMNS": "110", "FORCE_COLOR": ""},
 )
 print("$ python", command)
 print(done.stdout[: done.stdout.index("report: ")])
 
 # %% [markdown]
-# 40 clients are few, and three seeds tell little: the sentences say by how much. `make run` does the same with more of
-# both.
+# With 40 clients and three seeds the intervals are wide. `make run` does the same with more of both.
 #
 # ## The report
 #
-# The sweep ended with a table, with sentences that a program derived from the numbers, and with a report: one HTML
-# file, with figures and tables beside it. `python -m simulations.report outputs/tutorial` makes it again.
+# The sweep ended with a table, with a verdict in sentences, and with a report: one HTML file, with figures and tables
+# beside it. `python -m simulations.report outputs/tutorial` makes it again.
 
 # %%
 study = Path(folder.name) / "tutorial"

@@ -1,4 +1,4 @@
-"""What all benchmarks share: ratios, fair timing, the table on the terminal, and the files of results."""
+"""What all benchmarks share: ratios, fair timing, the table on the terminal, and the file of results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -47,14 +45,6 @@ class Ratio:
     quantity: str = "time"
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A function that measures, and arguments for a quick trial of it."""
-
-    run: Callable[..., list[Ratio]]
-    quick: Mapping[str, object]
-
-
 def seconds_of(call: Call) -> float:
     """The processor time of a call, which other programs on the machine hardly change."""
     start = time.process_time()
@@ -64,9 +54,8 @@ def seconds_of(call: Call) -> float:
 
 def median_seconds(calls: Sequence[Call], turns: int) -> list[float]:
     """The median processor time of each call; the calls take turns, so that all meet the same machine."""
-    timed = [partial(seconds_of, call) for call in calls]
     # The first turn compiles and warms up, and is not counted.
-    seconds = np.array([[measure() for measure in timed] for _ in range(turns + 1)])[1:]
+    seconds = np.array([[seconds_of(call) for call in calls] for _ in range(turns + 1)])[1:]
     return [float(median) for median in np.median(seconds, axis=0)]
 
 
@@ -80,42 +69,24 @@ def peak_bytes(call: Call) -> int:
         tracemalloc.stop()
 
 
-def print_ratios(name: str, ratios: Sequence[Ratio], console: Console | None = None) -> None:
+def print_ratios(name: str, ratios: Sequence[Ratio]) -> None:
     """Print the ratios of one benchmark as a table."""
-    table = Table(title=name, box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("what", "against", "quantity"):
-        table.add_column(heading)
-    table.add_column("ratio", justify="right")
+    table = Table("what", "against", "ratio", "of", title=name, box=box.SIMPLE_HEAD, title_justify="left")
     for ratio in ratios:
-        table.add_row(ratio.what, ratio.baseline, ratio.quantity, f"{ratio.ratio:.3g}")
-    (console or Console()).print(table)
+        table.add_row(ratio.what, ratio.baseline, f"{ratio.ratio:.3g}", ratio.quantity)
+    Console().print(table)
 
 
 def write_results(results: Mapping[str, Sequence[Ratio]], folder: Path) -> None:
-    """Write ``benchmarks.csv``, and ``benchmarks.json`` with a description of the machine."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write ``benchmarks.json``: all ratios, and a description of the machine that does not name it."""
     rows = [{"benchmark": name, **asdict(ratio)} for name, ratios in results.items() for ratio in ratios]
-    pd.DataFrame(rows).to_csv(folder / "benchmarks.csv", index=False, float_format="%.4g")
-    content = {"machine": describe_machine(), "ratios": rows}
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    (folder / "benchmarks.json").write_text(text + "\n", encoding="utf-8")
-
-
-def describe_machine() -> dict[str, str]:
-    """Processor, cores, and versions: enough to judge a ratio, nothing that names the machine."""
-    description = {
-        "processor": _processor(),
-        "cores": str(os.cpu_count()),
-        "system": f"{platform.system()} {platform.machine()}",
-        "Python": platform.python_version(),
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{name: installed_version(name) for name in _PACKAGES},
     }
-    return description | {name: installed_version(name) for name in _PACKAGES}
-
-
-def _processor() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"machine": machine, "ratios": rows}, indent=2, ensure_ascii=False)
+    (folder / "benchmarks.json").write_text(text + "\n", encoding="utf-8")

@@ -31,48 +31,27 @@ def error_by_jax(schedule: RoundSchedule, coefficients: Any, toeplitz: Any) -> f
     return float(sensitivity * variance / independent)
 
 
-def lag_coefficients(schedule: RoundSchedule, correlation: float, toeplitz: Any) -> Any:
-    """The strategy matrix of one lag, whose error by jax-privacy must be our own figure."""
-    noising = toeplitz.pad_coefs_to_n(toeplitz.jnp.array([1.0, -correlation]), schedule.rounds)
-    return toeplitz.inverse_coef(noising, schedule.rounds)
-
-
-def blt_coefficients(schedule: RoundSchedule, buffered: Any) -> Any:
-    """The best buffered linear Toeplitz matrix (BLT) for the mean error."""
-    blt = buffered.optimize(
-        n=schedule.rounds,
-        min_sep=schedule.rounds_apart,
-        max_participations=schedule.max_participations,
-        error="mean",
-    )
-    return blt.toeplitz_coefs(schedule.rounds)
-
-
 def main() -> None:
     """Print a table of errors."""
-    try:
-        jax = import_module("jax")
-        toeplitz, buffered = (
-            import_module(f"jax_privacy.matrix_factorization.{name}")
-            for name in ("toeplitz", "buffered_toeplitz")
-        )
-    except ImportError as error:
-        raise SystemExit(f"{error}: install jax-privacy, in an environment of its own") from error
-    jax.config.update("jax_enable_x64", True)
+    import_module("jax").config.update("jax_enable_x64", True)
+    modules = ("toeplitz", "buffered_toeplitz")
+    toeplitz, buffered = (import_module(f"jax_privacy.matrix_factorization.{name}") for name in modules)
     print("rounds apart  correlation  one lag  by jax-privacy  BLT     banded, as many bands as rounds apart")
     for schedule in SCHEDULES:
+        rounds, apart = schedule.rounds, schedule.rounds_apart
         correlation = find_correlation(schedule)
-        banded = toeplitz.optimize_banded_toeplitz(schedule.rounds, schedule.rounds_apart)
-        others = (
-            lag_coefficients(schedule, correlation, toeplitz),
-            blt_coefficients(schedule, buffered),
-            banded,
+        noising = toeplitz.pad_coefs_to_n(toeplitz.jnp.array([1.0, -correlation]), rounds)
+        blt = buffered.optimize(
+            n=rounds, min_sep=apart, max_participations=schedule.max_participations, error="mean"
         )
-        lag, blt, best = (error_by_jax(schedule, matrix, toeplitz) for matrix in others)
-        print(
-            f"{schedule.rounds:6} {schedule.rounds_apart:5}  {correlation:11.4f}  "
-            f"{error_ratio(schedule, LagNoise(correlation)):7.4f}  {lag:14.4f}  {blt:.4f}  {best:.4f}"
+        matrices = (
+            toeplitz.inverse_coef(noising, rounds),
+            blt.toeplitz_coefs(rounds),
+            toeplitz.optimize_banded_toeplitz(rounds, apart),
         )
+        own = error_ratio(schedule, LagNoise(correlation))
+        lag, best, banded = (error_by_jax(schedule, matrix, toeplitz) for matrix in matrices)
+        print(f"{rounds:6} {apart:5}  {correlation:11.4f}  {own:7.4f}  {lag:14.4f}  {best:.4f}  {banded:.4f}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,11 @@ import pandas as pd
 
 from fl_privquant._files import replace_file
 from fl_privquant.errors import pluralize
-from fl_privquant.mechanisms.registry import available_mechanisms, get_entry
 from fl_privquant.plotting import color_of
 from simulations.report.figures import Drawing, draw_study
+from simulations.report.measures import MEASURES
 from simulations.report.study import Study, describe_repeated, setting_value
 from simulations.report.tables import (
-    HEADINGS,
     pivot_table,
     privacy_table,
     results_caption,
@@ -27,14 +25,7 @@ from simulations.report.tables import (
     to_markdown,
 )
 from simulations.report.terminal import print_summary
-from simulations.report.verdict import ACCURACY, ERROR, LOSS, describe
-
-PRIVACY_CAPTION = (
-    "What is protected: a coordinate release is one coordinate in one message, a client round one whole "
-    "update, a client total all updates of the client that was asked most often. What is seen: each client's "
-    "codes (local), sums of codes over clients (aggregate), the models after each round (models), or the "
-    "models where the server sees every update and is trusted (central). All ε and δ are upper bounds."
-)
+from simulations.report.verdict import describe
 
 
 def build_report(folder: Path, style: str | None = None) -> Path:
@@ -97,28 +88,24 @@ def write_latex(folder: Path, columns: Sequence[str]) -> list[Path]:
     study, paths = Study.load(folder), []
     for number, setting in enumerate(study.settings, start=1):
         results = study.results[study.results["setting"] == setting]
-        for measure in (ACCURACY, LOSS, ERROR):
-            if results[measure].notna().any():
+        for measure in MEASURES:
+            if results[measure.key].notna().any():
                 # A question keeps its mark.
-                asked = setting and setting.rstrip(".") + ("" if setting.endswith("?") else ".")
+                asked = setting if setting.endswith(("?", ".")) or not setting else f"{setting}."
                 caption = [
-                    HEADINGS[measure].capitalize() + ".",
+                    f"{measure.heading.capitalize()}.",
                     asked,
                     results_caption(study, setting, measure),
                 ]
-                text = to_latex(
-                    pivot_table(results, measure, columns),
-                    " ".join(filter(None, caption)),
-                    f"{measure}-{number}",
-                )
-                paths.append(_write(study.directory / "tables" / f"{measure}-{number}.tex", text))
+                name = f"{measure.key}-{number}"
+                text = to_latex(pivot_table(results, measure, columns), " ".join(filter(None, caption)), name)
+                paths.append(_write(study.directory / "tables" / f"{name}.tex", text))
     return paths
 
 
 def _write_report(study: Study, style: str | None) -> Path:
-    drawings: list[Drawing] = []
+    drawings = draw_study(study, style)
     if study.runs:
-        drawings = draw_study(study, style)
         _write_tidy_tables(study)
         results = [
             to_markdown(
@@ -127,9 +114,10 @@ def _write_report(study: Study, style: str | None) -> Path:
             for setting in study.settings
         ]
         _write(study.directory / "tables" / "results.md", "\n".join(results))
-        _write(study.directory / "tables" / "privacy.md", to_markdown(privacy_table(study), PRIVACY_CAPTION))
-        for drawing in drawings:
-            drawing.save(study.directory / "figures")
+        privacy = to_markdown(privacy_table(study), "What each run guarantees, as upper bounds.")
+        _write(study.directory / "tables" / "privacy.md", privacy)
+    for drawing in drawings:
+        drawing.save(study.directory / "figures")
     return _write(study.directory / "report.html", render_page(study, drawings))
 
 
@@ -149,41 +137,16 @@ def render_page(study: Study, drawings: Sequence[Drawing]) -> str:
         results={setting: results_table(study, setting) for setting in settings},
         captions={setting: results_caption(study, setting) for setting in settings},
         privacy=privacy_table(study) if study.runs else None,
-        privacy_caption=PRIVACY_CAPTION,
         drawings=drawings,
         repeated=describe_repeated(study),
-        facts=_list_facts(study),
-        meanings=_describe_mechanisms(study),
+        pluralize=pluralize,
         lines=_distinct_lines(study),
         audits=_embed_audits(study),
-        num_simulated=sum(run.simulated for run in study.runs),
-        constant={key: setting_value(value) for key, value in study.constant.items()} if study.runs else {},
+        num_simulated=sum(bool(run.provenance.get("simulated")) for run in study.runs),
+        constant={key: setting_value(value) for key, value in study.constant.items()},
         versions=study.runs[0].provenance.get("versions", {}) if study.runs else {},
         color_of=color_of,
     )
-
-
-def _list_facts(study: Study) -> list[str]:
-    if not study.runs:
-        return ["no finished run yet"]
-    seeds = study.results["seed"].nunique()
-    counts = {"finished run": len(study.runs), "mechanism": len(study.series), "seed": seeds}
-    for key, noun in (("federation.num_clients", "client"), ("federation.rounds", "round")):
-        if key in study.constant:
-            counts[noun] = study.constant[key]
-    facts = [pluralize(number, noun) for noun, number in counts.items()]
-    return [str(study.constant["task.name"]), *facts] if "task.name" in study.constant else facts
-
-
-def _describe_mechanisms(study: Study) -> dict[str, str]:
-    """What the mechanism of each series is: the first line of its module's documentation."""
-    names = {run.label: str(run.rounds["mechanism"].iloc[-1]) for run in study.runs}
-    meanings = {}
-    for series in study.series:
-        if names[series] in available_mechanisms():
-            module = sys.modules[get_entry(names[series]).spec.__module__]
-            meanings[series] = (module.__doc__ or "").splitlines()[0]
-    return meanings
 
 
 def _distinct_lines(study: Study) -> dict[str, list[str]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -22,6 +21,8 @@ _NUMBERS = (
 _FILES = ("config.json", "provenance.json", "rounds.csv", "summary.json")
 # What a run is about: its secure sums or models if it has a statement about them, else single messages.
 _VIEWS = (ViewKind.AGGREGATE, ViewKind.CENTRAL, ViewKind.LOCAL_OR_AGGREGATE, ViewKind.LOCAL, ViewKind.MODELS)
+
+Content = TypeVar("Content")
 
 
 class DamagedFileError(PrivQuantError):
@@ -62,9 +63,7 @@ class Run:
     label: str
     statements: tuple[PrivacyStatement, ...]
     lines: tuple[str, ...]
-    mechanism: Mechanism | None
     beside: tuple[PrivacyStatement, ...] = ()
-    wall_seconds: float = math.nan
 
     @property
     def certified(self) -> PrivacyStatement:
@@ -77,7 +76,7 @@ class Run:
         totals = {
             statement.view.kind: statement
             for statement in reversed(self.statements)
-            if statement.unit not in _SMALL_UNITS
+            if statement.unit not in (Unit.COORDINATE, Unit.ROUND)
         }
         return next((totals[kind] for kind in _VIEWS if kind in totals), self.certified)
 
@@ -86,24 +85,6 @@ class Run:
         """The epsilon that the whole run was planned for; None if the mechanism has an epsilon of its own."""
         value = self.config.get("privacy.epsilon")
         return None if value is None else float(value)
-
-    @property
-    def trusts_server(self) -> bool:
-        """Whether the server sees the updates themselves and adds the noise: the central baseline."""
-        return self.total.view.kind is ViewKind.CENTRAL
-
-    @property
-    def private(self) -> bool:
-        """Whether anything about the run has a finite epsilon."""
-        return any(math.isfinite(statement.epsilon) for statement in self.statements)
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the noise came from a seed: anybody who knows the seed can remove it."""
-        return bool(self.provenance.get("simulated", False))
-
-
-_SMALL_UNITS = (Unit.COORDINATE, Unit.ROUND)
 
 
 def load_runs(directory: Path) -> tuple[list[Run], list[Problem]]:
@@ -114,10 +95,10 @@ def load_runs(directory: Path) -> tuple[list[Run], list[Problem]]:
         if path.name.startswith(".") or not any((path / name).exists() for name in _FILES):
             continue
         try:
-            if not (path / "summary.json").exists():
-                problems.append(Problem(path.name, "unfinished", _describe_progress(path)))
-            else:
+            if (path / "summary.json").exists():
                 runs.append(_load_run(path))
+            else:
+                problems.append(Problem(path.name, "unfinished", _describe_progress(path)))
         except DamagedFileError as error:
             problems.append(Problem(path.name, "damaged", str(error)))
     return runs, problems
@@ -125,38 +106,44 @@ def load_runs(directory: Path) -> tuple[list[Run], list[Problem]]:
 
 def _load_run(path: Path) -> Run:
     config, provenance, summary = (
-        _read_json(path / f"{name}.json") for name in ("config", "provenance", "summary")
+        _read(path / f"{name}.json", _parse_object) for name in ("config", "provenance", "summary")
     )
-    if summary.get("finished") is not True:
-        raise DamagedFileError("summary.json: does not say that the run finished")
-    rounds = _read_rounds(path / "rounds.csv")
+    rounds = _read(path / "rounds.csv", _parse_rounds)
     last = int(rounds["round"].iloc[-1])
-    if last != summary.get("round", last):
-        raise DamagedFileError(f"rounds end with round {last}, summary.json says {summary['round']}")
+    if summary.get("finished") is not True or summary.get("round", last) != last:
+        raise DamagedFileError(
+            f"rounds end with round {last}, summary.json says {summary.get('round')}, "
+            f"finished: {summary.get('finished')}"
+        )
     try:
-        statements = tuple(map(PrivacyStatement.from_dict, provenance["statements"]))
-        beside = tuple(map(PrivacyStatement.from_dict, provenance.get("beside", [])))
         run = Run(
             name=path.name,
             config=flatten(config),
             provenance=provenance,
             rounds=rounds,
             label=str(provenance.get("mechanism_label") or rounds["label"].iloc[-1]),
-            statements=statements,
+            statements=tuple(map(PrivacyStatement.from_dict, provenance["statements"])),
             lines=tuple(map(str, provenance.get("statement") or ())),
-            mechanism=_read_mechanism(path),
-            beside=beside,
-            wall_seconds=float(summary.get("wall_seconds") or math.nan),
+            beside=tuple(map(PrivacyStatement.from_dict, provenance.get("beside", []))),
         )
         _ = run.total.brief, run.target
     except Exception as error:  # a damaged value can raise any error
         raise DamagedFileError(f"provenance.json: a value cannot be used ({_first_line(error)})") from error
-    if run.mechanism is not None and run.mechanism.epsilon > run.certified.epsilon * (1 + 1e-9):
-        raise DamagedFileError(
-            f"mechanism.pqm has {run.mechanism.statement.brief}, provenance.json claims "
-            f"{run.certified.figures}: the two do not belong together"
-        )
+    _check_mechanism(path / "mechanism.pqm", run)
     return run
+
+
+def _check_mechanism(path: Path, run: Run) -> None:
+    """Refuse a statement that the mechanism contradicts; without its file, nothing else is lost."""
+    try:
+        mechanism = Mechanism.from_bytes(path.read_bytes())
+    except (OSError, PrivQuantError):
+        return
+    if mechanism.epsilon > run.certified.epsilon * (1 + 1e-9):
+        raise DamagedFileError(
+            f"{path.name} has {mechanism.statement.brief}, provenance.json claims {run.certified.figures}: "
+            "the two do not belong together"
+        )
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -176,51 +163,42 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _describe_progress(path: Path) -> str:
     try:
-        rounds = _read_rounds(path / "rounds.csv")
-        planned = flatten(_read_json(path / "config.json")).get("federation.rounds", "?")
+        rounds = _read(path / "rounds.csv", _parse_rounds)
+        planned = flatten(_read(path / "config.json", _parse_object)).get("federation.rounds", "?")
     except DamagedFileError as error:
         return f"no summary.json; how far it came cannot be read ({error})"
     return f"no summary.json: stopped after round {int(rounds['round'].iloc[-1])} of {planned}"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read(path: Path, parse: Callable[[Path], Content]) -> Content:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return parse(path)
     except FileNotFoundError:
         raise DamagedFileError(f"{path.name}: missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except Exception as error:  # parsers have errors of many families
         raise DamagedFileError(f"{path.name}: cannot be read ({_first_line(error)})") from error
+
+
+def _parse_object(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise DamagedFileError(f"{path.name}: holds a {type(content).__name__}, expected an object")
+        raise TypeError(f"holds a {type(content).__name__}, expected an object")
     return content
 
 
-def _read_rounds(path: Path) -> pd.DataFrame:
+def _parse_rounds(path: Path) -> pd.DataFrame:
     """The rounds in order."""
-    try:
-        frame = pd.read_csv(path)
-        frame = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS])))
-        frame[list(_NUMBERS)] = frame[list(_NUMBERS)].apply(pd.to_numeric).astype(float)
-        # A run that was resumed repeats the round it was stopped in; the later row counts.
-        frame = frame.drop_duplicates("round", keep="last").sort_values("round", ignore_index=True)
-        first, last = int(frame["round"].iloc[0]), int(frame["round"].iloc[-1])
-        frame = frame.astype({"round": int, "seed": int})
-        frame[["label", "mechanism"]] = frame[["label", "mechanism"]].astype(str)
-    except FileNotFoundError:
-        raise DamagedFileError(f"{path.name}: missing") from None
-    except Exception as error:  # the CSV parser has errors of many families
-        raise DamagedFileError(f"{path.name}: cannot be read ({_first_line(error)})") from error
+    frame = pd.read_csv(path)
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS])))
+    frame[list(_NUMBERS)] = frame[list(_NUMBERS)].apply(pd.to_numeric).astype(float)
+    # A run that was resumed repeats the round it was stopped in; the later row counts.
+    frame = frame.drop_duplicates("round", keep="last").sort_values("round", ignore_index=True)
+    first, last = int(frame["round"].iloc[0]), int(frame["round"].iloc[-1])
     if len(frame) != last - first + 1:
-        raise DamagedFileError(f"{path.name}: {len(frame)} rounds between {first} and {last}, some missing")
+        raise ValueError(f"{len(frame)} rounds between {first} and {last}, some missing")
+    frame = frame.astype({"round": int, "seed": int})
+    frame[["label", "mechanism"]] = frame[["label", "mechanism"]].astype(str)
     return frame
-
-
-def _read_mechanism(path: Path) -> Mechanism | None:
-    """The mechanism, whose probabilities are drawn; None where its file is missing or damaged."""
-    try:
-        return Mechanism.from_bytes((path / "mechanism.pqm").read_bytes())
-    except (OSError, PrivQuantError):
-        return None
 
 
 def _first_line(error: BaseException) -> str:

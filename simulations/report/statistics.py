@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,14 +21,18 @@ class Interval(NamedTuple):
     high: float
     seeds: int
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether there are enough seeds for an interval."""
+        return not np.isnan(self.low)
 
-def student_interval(
-    values: Any,
-    logarithmic: bool = False,
-    intervals: int = 1,
-    bounds: tuple[float, float] = (-np.inf, np.inf),
-    min_seeds: int = 2,
-) -> Interval:
+    def map(self, function: Callable[[Any], Any]) -> Interval:
+        """The same on another scale."""
+        mean, low, high = (float(function(value)) for value in self[:3])
+        return Interval(mean, low, high, self.seeds)
+
+
+def student_interval(values: Any, intervals: int = 1, min_seeds: int = 2) -> Interval:
     """The mean of some values and its interval by Student's t.
 
     A value that is not finite makes the mean NaN: leaving out the seeds that diverged would flatter a
@@ -37,13 +42,9 @@ def student_interval(
     ----------
     values
         One value for each seed.
-    logarithmic
-        Whether to take the geometric mean and the interval of the logarithms.
     intervals
         How many intervals are stated side by side; each is so wide that all of them hold together in 95 % of
         all cases (Bonferroni).
-    bounds
-        The smallest and the largest possible value; no end is outside.
     min_seeds
         With fewer values the ends are NaN.
 
@@ -58,23 +59,15 @@ def student_interval(
     """
     array = np.asarray(values, dtype=float)
     count = array.size
-    if logarithmic:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            array = np.log(array)
     if not count or not np.isfinite(array).all():
         return Interval(np.nan, np.nan, np.nan, count)
     mean, half = float(array.mean()), np.nan
     if count >= max(2, min_seeds):
         quantile = stats.t.ppf(1.0 - (1.0 - CONFIDENCE) / (2 * intervals), count - 1)
         half = float(quantile * array.std(ddof=1) / np.sqrt(count))
-    ends = np.array([mean, mean - half, mean + half])
-    if logarithmic:
-        with np.errstate(over="ignore"):
-            ends = np.exp(ends)
-    mean, low, high = (float(end) for end in np.clip(ends, *bounds))
-    return Interval(mean, low, high, count)
+    return Interval(mean, mean - half, mean + half, count)
 
 
-def shown_interval(values: Any, **options: Any) -> Interval:
+def shown_interval(values: Any, intervals: int = 1) -> Interval:
     """:func:`student_interval` where it is narrow enough to be read; fewer seeds have a mean without ends."""
-    return student_interval(values, min_seeds=MIN_SEEDS, **options)
+    return student_interval(values, intervals, MIN_SEEDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import pandas as pd
 
 from fl_privquant.errors import MISSING, InvalidSpecError, pluralize
 from fl_privquant.plotting import COLORS
+from fl_privquant.statement import ViewKind
 from simulations.report.runs import Problem, Run, load_runs
 
 GROUP = ["setting", "series", "epsilon", "bits"]
@@ -22,7 +23,7 @@ GROUP = ["setting", "series", "epsilon", "bits"]
 # key may belong to the mechanism (its own clip, its own tuning), and is then a part of what is compared.
 _PROBLEM = ("panel", "task", "partition", "federation", "app", "app_config", "app_digest")
 # Columns of the results stand for these keys.
-_AXES = ("seed", "privacy.epsilon", "mechanism.epsilon", "mechanism.bits", "mechanism.levels")
+_AXES = ("seed", "privacy.epsilon", "mechanism.epsilon")
 _WITHOUT_EFFECT = ("study", "output", "tracker", "engine", "hydra")
 # Measured times differ between runs that are the same.
 _SECONDS = "seconds_"
@@ -63,30 +64,20 @@ class Study:
                 "no runs in it",
                 "expected outputs/<study>/<run>/config.json, rounds.csv, ...",
             )
-        # Runs that differ only in what has no effect are repetitions, and no further seeds.
-        # Of every seed the run with the smallest settings is kept, so that these are the same for all seeds.
+        # Of runs that repeat each other the one with the smallest settings is kept, for every seed the same.
         ordered = sorted(runs, key=lambda run: str(sorted(run.config.items())), reverse=True)
         once = {_result_key(run): run for run in ordered}
         kept = [run for run in runs if once[_result_key(run)] is run]
         return cls(directory, kept, problems, len(runs) - len(kept))
 
-    @property
-    def name(self) -> str:
-        """The name of the study's directory."""
-        return self.directory.name
-
     @cached_property
     def varying(self) -> tuple[str, ...]:
         """Keys that tell runs apart besides seed, mechanism, epsilon and bits; none of them is redundant."""
-        # Of keys that change together (a task and its model), panels come first, then names.
-        order = lambda key: (key != "panel", not key.endswith(".name"), key.count("."), key)  # noqa: E731
         chosen: list[str] = []
-        parts = 1
-        for key in sorted(filter(self._separates, [*self._keys, *_AXES[3:]]), key=order):
-            finer = len({tuple(map(run.config.get, [*chosen, key])) for run in self.runs})
-            if finer > parts:
+        # Of keys that change together (a task and its model), panels come first, then names.
+        for key in sorted(filter(self._separates, self._keys), key=_by_importance):
+            if self._num_settings([*chosen, key]) > self._num_settings(chosen):
                 chosen.append(key)
-                parts = finer
         return tuple(sorted(chosen))
 
     @property
@@ -97,7 +88,7 @@ class Study:
     @cached_property
     def constant(self) -> dict[str, Any]:
         """Keys with one value in all runs, and the value."""
-        return {key: self.runs[0].config[key] for key in self._keys if len(self._values(key)) == 1}
+        return {key: self.runs[0].config[key] for key in self._keys if self._num_settings([key]) == 1}
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -129,52 +120,39 @@ class Study:
                     "statement": run.total,
                     "certified": run.certified,
                     "whole_run": run.target is not None,
-                    "baseline": run.trusts_server,
-                    "private": run.private,
+                    "baseline": run.total.view.kind is ViewKind.CENTRAL,
+                    "private": any(math.isfinite(statement.epsilon) for statement in run.statements),
                 }
             )
         return pd.DataFrame(rows).sort_values(GROUP, ignore_index=True, key=self._sort_key)
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        """The series that are compared, in a fixed order: mechanisms with privacy first."""
+        """The series that are compared, in the order of their colors."""
         order = list(COLORS)
-
-        def place(label: str) -> tuple[bool, int, str]:
-            return label not in private, order.index(label) if label in order else len(order), label
-
-        private = {run.label for run in self.runs if run.private}
-        return tuple(sorted({run.label for run in self.runs}, key=place))
+        labels = sorted({run.label for run in self.runs})
+        return tuple(sorted(labels, key=lambda each: order.index(each) if each in order else len(order)))
 
     @cached_property
     def settings(self) -> tuple[str, ...]:
         """The settings that occur, in the order of their values; one empty text if nothing varies."""
         values = {tuple(map(run.config.get, self.varying)): self.setting_of(run) for run in self.runs}
-        return tuple(values[key] for key in sorted(values, key=lambda key: [*map(_sortable, key)]))
+        # Numbers come before words, and what is not set comes first.
+        order = lambda key: [(isinstance(value, str), value or 0) for value in key]  # noqa: E731
+        return tuple(values[key] for key in sorted(values, key=order))
 
     def setting_of(self, run: Run) -> str:
         """The setting of a run in words: what differs besides seed, mechanism, epsilon and bits."""
-        texts = []
-        for key in sorted(self.varying, key=lambda key: key != "panel"):
-            value = run.config.get(key)
-            if key == "panel":
-                texts.append("other runs" if value is None else str(value))
-            else:
-                texts.append(f"{key.removesuffix('.name')} {setting_value(value)}")
-        return ", ".join(texts)
-
-    def runs_of(self, rows: pd.DataFrame) -> list[Run]:
-        """The runs of some rows of the results."""
-        names = set(rows["run"])
-        return [run for run in self.runs if run.name in names]
+        others = [key for key in self.varying if key != "panel"]
+        panel = [str(run.config.get("panel") or "other runs")] if self.has_panels else []
+        values = [f"{key.removesuffix('.name')} {setting_value(run.config.get(key))}" for key in others]
+        return ", ".join(panel + values)
 
     @cached_property
     def _keys(self) -> list[str]:
         keys = {key for run in self.runs for key in run.config}
-        ignored = (*_AXES, *(key for key in keys if key.endswith(".seed")))
-        return sorted(
-            key for key in keys if key not in ignored and key.partition(".")[0] not in _WITHOUT_EFFECT
-        )
+        ignored = {*_AXES, *(key for key in keys if key.endswith(".seed"))}
+        return sorted(key for key in keys - ignored if key.partition(".")[0] not in _WITHOUT_EFFECT)
 
     def _place(self, run: Run) -> dict[str, Any]:
         last = run.rounds.iloc[-1]
@@ -186,18 +164,19 @@ class Study:
             "bits": last["bits"],
         }
 
-    def _values(self, key: str) -> set[Any]:
-        return {run.config.get(key) for run in self.runs}
+    def _num_settings(self, keys: Sequence[str], runs: Iterable[Run] | None = None) -> int:
+        return len({tuple(map(run.config.get, keys)) for run in runs or self.runs})
 
     def _separates(self, key: str) -> bool:
+        """Whether a key tells apart two runs that solve different problems, or else have one mechanism."""
         if key.partition(".")[0] in _PROBLEM:
-            return len(self._values(key)) > 1
-        groups: dict[tuple[str, ...], set[Any]] = {}
+            return self._num_settings([key]) > 1
+        groups: dict[tuple[str, ...], list[Run]] = {}
         for run in self.runs:
             last = run.rounds.iloc[-1]
             group = (run.label, str(run.target or last["epsilon"]), str(last["bits"]))
-            groups.setdefault(group, set()).add(run.config.get(key))
-        return any(len(values) > 1 for values in groups.values())
+            groups.setdefault(group, []).append(run)
+        return any(self._num_settings([key], runs) > 1 for runs in groups.values())
 
     def _sort_key(self, column: pd.Series) -> pd.Series:
         order: Sequence[str] = {"setting": self.settings, "series": self.series}.get(str(column.name), ())
@@ -222,23 +201,19 @@ def describe_repeated(study: Study) -> str:
     )
 
 
-def _problem(run: Run) -> tuple[str, ...]:
-    return tuple(
-        f"{key} {run.config[key]}" for key in sorted(run.config) if key.partition(".")[0] in _PROBLEM
-    )
+def _by_importance(key: str) -> tuple[bool, bool, int, str]:
+    return key != "panel", not key.endswith(".name"), key.count("."), key
 
 
 def _result_key(run: Run) -> tuple[Any, ...]:
     """What two runs share of which one repeats the other: label, problem, seed, rounds and statements."""
     measured = run.rounds.drop(columns=["study", "run"], errors="ignore")
     measured = measured[[name for name in measured if not str(name).startswith(_SECONDS)]]
-    return run.label, _problem(run), run.config.get("seed"), measured.to_csv(), run.lines
+    return run.label, _problem(run.config), run.config.get("seed"), measured.to_csv(), run.lines
 
 
-def _sortable(value: Any) -> tuple[int, float, str]:
-    if isinstance(value, int | float):
-        return 0, float(value), ""
-    return (2, 0.0, "") if value is None else (1, 0.0, str(value))
+def _problem(config: Mapping[str, Any]) -> str:
+    return str([(key, config[key]) for key in sorted(config) if key.partition(".")[0] in _PROBLEM])
 
 
 def join_words(words: Iterable[str]) -> str:

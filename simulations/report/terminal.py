@@ -30,25 +30,23 @@ def print_summary(
         Of a study that asks several questions, those to print, all by default; of the others the verdict is.
     """
     console = output_console() if console is None else console
-    told, captions = _settings_of(study, panels), []
-    for setting in told:
-        table = results_table(study, setting)
-        columns = [Column("mechanism", lambda row: _colored(row["mechanism"]), words=True)]
-        columns += [Column(name, itemgetter(name)) for name in table.columns[1:]]
-        rows = table.to_dict("records")
-        print_table(console, columns, rows, setting or str(study.constant.get("panel", "")))
-        caption = results_caption(study, setting)
-        if caption not in captions:
-            captions.append(caption)
-            console.print(Text(caption, style="dim"), highlight=False)
-        for sentence in describe(study, setting).answers:
-            console.print(Text(sentence, style="bold"), highlight=False)
-    for setting in () if panels is None or not study.has_panels else study.settings:
-        if setting not in told:
+    shown, captions = _settings_of(study, panels), set()
+    others = [setting for setting in study.settings if setting not in shown]
+    for setting in [*shown, *others]:
+        if setting in shown:
+            table = results_table(study, setting)
+            columns = [Column("mechanism", lambda row: _colored(row["mechanism"]), words=True)]
+            columns += [Column(name, itemgetter(name)) for name in table.columns[1:]]
+            print_table(console, columns, table.to_dict("records"), setting)
+            caption = results_caption(study, setting)
+            if caption not in captions:
+                console.print(Text(caption, style="dim"), highlight=False)
+            captions.add(caption)
+        else:
             console.print()
             print_sentence(console, setting)
-            for sentence in describe(study, setting).answers:
-                console.print(Text(sentence, style="bold"), highlight=False)
+        for sentence in describe(study, setting).answers:
+            console.print(Text(sentence, style="bold"), highlight=False)
     for problem in study.problems:
         print_sentence(console, f"{problem.kind}: {problem.run}: {problem.message}")
     if repeated := describe_repeated(study):
@@ -59,11 +57,9 @@ def _colored(series: str) -> Text:
     return Text(series, style=color_of(series.partition(", designed")[0]))
 
 
-def _settings_of(study: Study, panels: Collection[str | None] | None) -> tuple[str, ...]:
+def _settings_of(study: Study, panels: Collection[str | None] | None) -> list[str]:
     """The settings of these panels; all settings, where the study has no panels."""
-    if not study.runs:
-        return ()
     if panels is None or not study.has_panels:
-        return study.settings
-    told = {study.setting_of(run) for run in study.runs if run.config.get("panel") in panels}
-    return tuple(setting for setting in study.settings if setting in told) or study.settings
+        return list(study.settings)
+    shown = {study.setting_of(run) for run in study.runs if run.config.get("panel") in panels}
+    return [setting for setting in study.settings if setting in shown]

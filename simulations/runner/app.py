@@ -150,7 +150,6 @@ def main(grid: Grid, context: Context) -> None:
         plot_audit(report, privacy.epsilon, privacy.wanted_relation, directory.path / "audit.png")
         lines = [*lines, *(f"attacked: {bound['text']}" for bound in report)]
     outputs.finish(recording.rows, statements, lines, result.arrays, private)
-    task.plot_partition(directory.path / "partition.png")
     context.state["arrays"] = result.arrays
     stopped = result.reason if isinstance(result, StoppedResult) else ""
     context.state["ending"] = make_ending(recording.rows[-1], stopped)

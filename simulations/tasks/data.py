@@ -132,23 +132,21 @@ def digits() -> Examples:
     return Examples(*_split(loaded.images[:, None] / 16.0, loaded.target))
 
 
-def mnist(data_root: str | None = None, pool: int = 1) -> Examples:
+def mnist(data_root: str | None = None) -> Examples:
     """MNIST: images of 28 x 28, ten labels.
 
     Parameters
     ----------
     data_root
         Directory of its four IDX files; null downloads.
-    pool
-        Pixels on the side of a square that is averaged to one: 2 makes images of 14 x 14.
     """
-    return _pool_pixels(images("ylecun/mnist") if data_root is None else _load_idx(Path(data_root)), pool)
+    return images("ylecun/mnist") if data_root is None else _load_idx(Path(data_root))
 
 
-def fashion_mnist(data_root: str | None = None, pool: int = 1) -> Examples:
-    """Fashion-MNIST: images of 28 x 28, ten labels; the parameters are those of :func:`mnist`."""
+def fashion_mnist(data_root: str | None = None) -> Examples:
+    """Fashion-MNIST: images of 28 x 28, ten labels; ``data_root`` is as for :func:`mnist`."""
     name = "zalando-datasets/fashion_mnist"
-    return _pool_pixels(images(name) if data_root is None else _load_idx(Path(data_root)), pool)
+    return images(name) if data_root is None else _load_idx(Path(data_root))
 
 
 def shakespeare(data_root: str | None = None, length: int = 40, stride: int = 10) -> Examples:
@@ -232,21 +230,6 @@ def _split(x: NDArray[Any], y: NDArray[Any]) -> list[NDArray[Any]]:
     order = np.random.default_rng(0).permutation(len(y))
     cut = round(_TEST_FRACTION * len(y))
     return [x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]]]
-
-
-def _pool_pixels(examples: Examples, pool: int) -> Examples:
-    """The same with squares of pixels averaged."""
-    height, width = examples.train_x.shape[-2:]
-    _validation.check_integer("task.pool", pool, 1)
-    if height % pool or width % pool:
-        raise InvalidSpecError(
-            "task.pool", pool, f"does not divide images of {height} x {width} pixels", "use 1, 2, 4 or 7"
-        )
-    if pool == 1:
-        return examples
-    split = (-1, 1, height // pool, pool, width // pool, pool)
-    train_x, test_x = (x.reshape(split).mean(axis=(3, 5)) for x in (examples.train_x, examples.test_x))
-    return dataclasses.replace(examples, train_x=train_x, test_x=test_x)
 
 
 def _load_idx(root: Path) -> Examples:

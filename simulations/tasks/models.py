@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from fl_privquant import _validation
 from fl_privquant.errors import MISSING, InvalidSpecError
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["cnn", "deep_cnn", "gru", "mlp", "softmax", "tanh_cnn"]
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Softmax regression, which starts at zero."""
-    from torch import nn
-
     layer = nn.Linear(math.prod(shape), classes)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -42,8 +39,6 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64, layers: int = 1)
     layers
         Number of hidden layers.
     """
-    from torch import nn
-
     _validation.check_integer("task.hidden", hidden, 1)
     widths = [math.prod(shape), *[hidden] * _validation.check_integer("task.layers", layers, 1)]
     steps: list[nn.Module] = [nn.Flatten()]
@@ -54,8 +49,6 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64, layers: int = 1)
 
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """One layer of 8 filters of 3 x 3, and a linear one."""
-    from torch import nn
-
     images = shape if len(shape) == 3 else (1, 1, math.prod(shape))
     pooled = min(images[1:]) > 1
     reduced = (images[1] // 2) * (images[2] // 2) if pooled else images[1] * images[2]
@@ -76,8 +69,6 @@ def tanh_cnn(classes: int) -> nn.Module:
     (Papernot, Thakurta, Song, Chien, Erlingsson, "Tempered Sigmoid Activations for Deep Learning with
     Differential Privacy", 2021).
     """
-    from torch import nn
-
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
         nn.Tanh(),
@@ -106,8 +97,6 @@ def deep_cnn(shape: tuple[int, ...], classes: int, filters: int = 16, hidden: in
     hidden
         Width of the hidden layer.
     """
-    from torch import nn
-
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InvalidSpecError(
             "task.model",
@@ -144,10 +133,36 @@ def gru(classes: int, hidden: int = 128, embedding: int = 8) -> nn.Module:
     embedding
         Number of coordinates that represent a character.
     """
-    from simulations.tasks.recurrent import NextCharacter
-
     return NextCharacter(
         classes,
         _validation.check_integer("task.hidden", hidden, 1),
         _validation.check_integer("task.embedding", embedding, 1),
     )
+
+
+class NextCharacter(nn.Module):
+    """Reads a text, character by character, and gives a score to each character that may come next.
+
+    Parameters
+    ----------
+    classes
+        The number of different characters.
+    hidden
+        Width of its state.
+    embedding
+        Number of coordinates that represent a character.
+    """
+
+    def __init__(self, classes: int, hidden: int, embedding: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, embedding)
+        self.states = nn.GRU(embedding, hidden, batch_first=True)
+        self.scores = nn.Linear(hidden, classes)
+
+    def forward(self, texts: torch.Tensor) -> torch.Tensor:
+        """The scores after the last character of each text."""
+        letters = self.embedding(texts)
+        # A first state that is made from the input lets torch.func take gradients of single records.
+        states, _ = self.states(letters, letters.new_zeros(1, len(letters), self.states.hidden_size))
+        scores: torch.Tensor = self.scores(states[:, -1])
+        return scores

@@ -1,16 +1,14 @@
-"""Which client holds which examples: partitioners of flwr-datasets, seeded, and a picture of the result."""
+"""Which client holds which examples: partitioners of flwr-datasets, seeded."""
 
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.plotting import import_pyplot, save_figure
 from simulations.runner.config import PartitionConfig
 from simulations.tasks.data import Examples
 
@@ -97,26 +95,3 @@ def _make_partitioner(num_clients: int, config: PartitionConfig, seed: int) -> A
     return partitioner.DirichletPartitioner(
         num_clients, partition_by="label", alpha=config.alpha, min_partition_size=1, seed=seed
     )
-
-
-def plot_partition(parts: list[NDArray[np.int64]], labels: NDArray[np.int64], path: Path) -> Path:
-    """Draw how many examples of each label every client holds."""
-    plt = import_pyplot()
-    classes = np.unique(labels)
-    counts = np.array([[np.count_nonzero(labels[part] == label) for label in classes] for part in parts])
-    figure, axes = plt.subplots(figsize=(6.4, 3.2))
-    # Room for five digits and the legend. To have it computed takes longer than a short run.
-    figure.subplots_adjust(left=0.13, right=0.86, bottom=0.15, top=0.96)
-    # One outline for each label: a patch for each client and label takes seconds to draw.
-    edges = np.arange(len(parts) + 1) - 0.5
-    below = np.zeros(len(parts))
-    shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.95, classes.size))
-    for column, (label, shade) in enumerate(zip(classes, shades, strict=True)):
-        above = below + counts[:, column]
-        ends = [np.append(line, line[-1]) for line in (below, above)]
-        axes.fill_between(edges, *ends, step="post", color=shade, linewidth=0.0, label=str(label))
-        below = above
-    axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(parts) - 0.4))
-    axes.locator_params(integer=True)
-    figure.legend(title="label", loc="upper right", fontsize=8)
-    return save_figure(figure, path)

@@ -14,12 +14,10 @@ import contextlib
 import copy
 import json
 import math
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -32,7 +30,10 @@ from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.config import PartitionConfig, RunConfig
 from simulations.runner.targets import TARGET, check_options, load_object, options_of
 from simulations.tasks.data import Examples
-from simulations.tasks.partition import partition_examples, plot_partition
+from simulations.tasks.partition import partition_examples
+
+if TYPE_CHECKING:
+    from simulations.tasks.learning import LocalTraining
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -40,7 +41,6 @@ _DATA, _MODELS, _LOSSES = "simulations.tasks.data", "simulations.tasks.models", 
 # Arguments of a model's function besides the options of the task.
 _KNOWN_TO_MODELS = ("shape", "classes")
 _COUNTS = ("max_examples", "max_test_examples", "validation_examples")
-_MAX_LABELS_DRAWN = 100
 
 # A data function, its options as JSON, and how many training, test and validation examples are used.
 _Source = tuple[str, str, int | None, int | None, int | None]
@@ -64,10 +64,6 @@ class Task(Protocol):
 
     def num_examples(self, client: int) -> int:
         """How many examples the client holds."""
-        ...
-
-    def plot_partition(self, path: Path) -> None:
-        """Draw how examples are divided among clients, if there is something to draw."""
         ...
 
 
@@ -136,17 +132,19 @@ class TorchTask:
         self._run = run
         self._loss = load_object("task.loss", loss, _LOSSES)
         chosen = {key: value for key, value in options.items() if key in options_of(_find_data(data))}
-        self._dealing = (
-            (data, json.dumps(chosen, sort_keys=True), max_examples, max_test_examples, validation_examples),
-            run.federation.num_clients,
-            run.partition,
-            run.seed,
+        source = (
+            data,
+            json.dumps(chosen, sort_keys=True),
+            max_examples,
+            max_test_examples,
+            validation_examples,
         )
-        self.examples = _load_examples(*self._dealing[0])
-        self.parts = _partition(*self._dealing)
+        self.examples = _load_examples(*source)
+        self.parts = _partition(source, run.federation.num_clients, run.partition, run.seed)
         self._template = learning.build_model(_find_model(model), self.examples, run.seed, options, device)
         self._initial = learning.model_arrays(self._template)
-        self._free: list[Any] = []
+        self._free = [self._make_training()]
+        self._together = self._free[0].by_formula
 
     @staticmethod
     def check(data: str, model: str = "softmax", **options: Any) -> None:
@@ -183,13 +181,13 @@ class TorchTask:
         return {name: value.copy() for name, value in self._initial.items()}
 
     def train(self, arrays: Arrays, client: int, server_round: int) -> Arrays:
-        part = self.parts[client]
-        seed = self._training_seed(client, server_round)
-        x, y = self.examples.train_x[part], self.examples.train_y[part]
-        with self._model(arrays) as space:
-            space.training.run(x, y, seed)
-            trained: Arrays = space.arrays()
-            return trained
+        trained = self.train_batch(arrays, [client], server_round)
+        if trained is not None:
+            return {name: array[0] for name, array in trained.items()}
+        part, seed = self.parts[client], self._training_seed(client, server_round)
+        with self._training(arrays) as training:
+            training.run(self.examples.train_x[part], self.examples.train_y[part], seed)
+            return self._learning.model_arrays(training.model)
 
     def train_batch(self, arrays: Arrays, clients: Sequence[int], server_round: int) -> Arrays | None:
         """The models of many clients, each array with the clients as first axis; None if trained one by one.
@@ -198,17 +196,17 @@ class TorchTask:
         """
         from simulations.tasks.batched import train_perceptrons
 
-        with self._model(arrays) as space:
-            if not space.training.by_formula or list(arrays) != list(self._initial):
-                return None
-            trained = train_perceptrons(
-                list(arrays.values()),
-                self.examples.train_x,
-                self.examples.train_y,
-                [self.parts[client] for client in clients],
-                lambda place: self._training_seed(clients[place], server_round),
-                self._run.federation,
-            )
+        if not self._together or list(arrays) != list(self._initial):
+            return None
+        self._learning.use_one_thread()
+        trained = train_perceptrons(
+            list(arrays.values()),
+            self.examples.train_x,
+            self.examples.train_y,
+            [self.parts[client] for client in clients],
+            lambda place: self._training_seed(clients[place], server_round),
+            self._run.federation,
+        )
         return dict(zip(arrays, trained, strict=True))
 
     def train_on_records(self, message: Message, client: int, rng: RandomStream | None) -> ArrayRecord:
@@ -219,37 +217,35 @@ class TorchTask:
 
         part, examples = self.parts[client], self.examples
         x, y = from_numpy(examples.train_x[part]), from_numpy(examples.train_y[part])
-        with self._model(self._initial) as space:
-            space.model.train()
-            return record_update(message, space.model, self._loss, x, y, rng=rng)
+        with self._training(self._initial) as training:
+            training.model.train()
+            return record_update(message, training.model, self._loss, x, y, rng=rng)
 
     def _training_seed(self, client: int, server_round: int) -> int:
         words = np.random.SeedSequence([self._run.seed, 2, server_round, client]).generate_state(1)
         return int(words[0])
 
     def evaluate(self, arrays: Arrays) -> tuple[float, float]:
-        with self._model(arrays) as space:
-            return self._learning.evaluate(space.model, self.examples, self._loss)
+        with self._training(arrays) as training:
+            return self._learning.evaluate(training.model, self.examples, self._loss)
 
     @contextlib.contextmanager
-    def _model(self, arrays: Arrays) -> Iterator[Any]:
+    def _training(self, arrays: Arrays) -> Iterator[LocalTraining]:
         """A model with these arrays that nobody else uses meanwhile."""
         try:
-            space = self._free.pop()
+            training = self._free.pop()
         except IndexError:
-            model = copy.deepcopy(self._template)
-            space = self._learning.Workspace(model, self._run.federation, self._loss)
-        space.load(arrays)
-        yield space
+            training = self._make_training()
+        self._learning.load_arrays(training.model, arrays)
+        yield training
         # After an error the model is not used again, because its state is unknown.
-        self._free.append(space)
+        self._free.append(training)
+
+    def _make_training(self) -> LocalTraining:
+        return self._learning.LocalTraining(copy.deepcopy(self._template), self._run.federation, self._loss)
 
     def num_examples(self, client: int) -> int:
         return int(self.parts[client].size)
-
-    def plot_partition(self, path: Path) -> None:
-        if self.examples.labeled and self.examples.num_classes <= _MAX_LABELS_DRAWN:
-            path.write_bytes(_draw_partition(*self._dealing))
 
 
 def _find_data(name: str) -> Callable[..., Any]:
@@ -280,14 +276,6 @@ def _partition(
     source: _Source, num_clients: int, partition: PartitionConfig, seed: int
 ) -> list[NDArray[np.int64]]:
     return partition_examples(_load_examples(*source), num_clients, partition, seed)
-
-
-@lru_cache(maxsize=32)
-def _draw_partition(source: _Source, num_clients: int, partition: PartitionConfig, seed: int) -> bytes:
-    parts = _partition(source, num_clients, partition, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        path = plot_partition(parts, _load_examples(*source).train_y, Path(folder) / "partition.png")
-        return path.read_bytes()
 
 
 class MeanEstimation:
@@ -337,9 +325,6 @@ class MeanEstimation:
 
     def num_examples(self, client: int) -> int:
         return 1
-
-    def plot_partition(self, path: Path) -> None:
-        """Nothing to draw: each client has one vector."""
 
 
 def get_task(config: RunConfig) -> Task:

@@ -48,15 +48,12 @@ class Halving:
     def num_examples(self, client):
         return 1 + client
 
-    def plot_partition(self, path):
-        pass
-
 
 class Unfinished:
     def __init__(self, run):
         pass
 
-    initial_arrays = evaluate = num_examples = plot_partition = print
+    initial_arrays = evaluate = num_examples = print
 
 
 def line(slope: float = 2.0):

@@ -59,7 +59,7 @@ def test_inline_and_ray_give_the_same_model(model: str, tmp_path: Path, ray_clus
 def test_a_client_that_fails_leaves_its_model_to_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = get_task(config_of(tmp_path, "mlp", seed=5))
+    task = get_task(config_of(tmp_path, "cnn", seed=5))
     initial = task.initial_arrays()
     before = task.train(initial, 0, 1)
     with monkeypatch.context() as patch:
@@ -82,7 +82,7 @@ def test_the_threads_of_libraries_change_nothing(model: str) -> None:
     for threads in (1, 2):
         with threadpool_limits(threads):
             trained = learning.build_model(getattr(models, model), examples, seed=1)
-            learning.train(trained, x, y, config, seed=3)
+            learning.LocalTraining(trained, config).run(x, y, seed=3)
             measured = learning.evaluate(trained, examples)
         found.append((measured, learning.model_arrays(trained)))
     assert found[0][0] == found[1][0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,10 @@ import pytest
 from scipy import stats
 
 from fl_privquant.statement import PrivacyStatement, Unit
+from simulations.report.measures import ACCURACY, ERROR, LOSS, Measure
 from simulations.report.statistics import student_interval
 from simulations.report.study import Study
-from simulations.report.verdict import (
-    ACCURACY,
-    ERROR,
-    LOSS,
-    MAX_COMPARISONS,
-    Comparison,
-    Findings,
-    compare,
-    describe,
-    verdict,
-)
+from simulations.report.verdict import MAX_COMPARISONS, Comparison, Findings, compare, describe, verdict
 from tests.simulations.synthetic import CENTRAL, write_study
 
 BUDGET = "At ε = 8, δ = 1e-05 (client total, aggregate view of 20)"
@@ -32,7 +22,7 @@ BASELINE = "central"
 
 
 def compared(
-    results: dict[str, list[float]], measure: str = ACCURACY, errors: dict[str, list[float]] | None = None
+    results: dict[str, list[float]], measure: Measure = ACCURACY, errors: dict[str, list[float]] | None = None
 ) -> Comparison:
     """A comparison in which each series has a result for seeds 0, 1, ..."""
     rows = [
@@ -41,9 +31,8 @@ def compared(
             "name": f"{series} with 2 bits",
             "seed": seed,
             "baseline": series == BASELINE,
-            ERROR: errors[series][seed] if errors else math.nan,
-            measure: value,
-            "total": 1.0,
+            ERROR.key: errors[series][seed] if errors else math.nan,
+            measure.key: value,
             "statement": PrivacyStatement(1.0, 1e-5, Unit.TOTAL),
         }
         for series, values in results.items()
@@ -86,7 +75,6 @@ def test_accuracies_within_the_noise_leave_it_to_the_error() -> None:
     rows = table.set_index("mechanism")
     assert rows.loc["poor", "squared error ÷ that of ours with 2 bits"].startswith("2.74 (")
     assert rows.loc["ours", "squared error ÷ that of a trusted server"] == "1.10 (1.10 to 1.10)"
-    assert rows.loc["ours", "points of accuracy below a trusted server"].startswith("0.7 (−")
     # An exact mean has no factor, and is not passed over.
     exact = {"none": [0.0] * 3, "a": [1.0] * 3, "b": [2.0] * 3}
     accuracies = {"none": [0.81, 0.7, 0.75], "a": [0.8, 0.71, 0.74], "b": [0.79, 0.7, 0.75]}
@@ -107,11 +95,9 @@ def test_errors_are_compared_by_factors() -> None:
     logs = np.log(np.array(results["one_bit"]) / results["optm"])
     half = stats.t.ppf(1 - 0.05 / 4, 2) * logs.std(ddof=1) / math.sqrt(3)
     mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
-    found = verdict([compared(results, ERROR)])
+    (use,) = verdict([compared(results, ERROR)]).answers
     interval = f"({mean:.2f} times its error, 95 % interval {low:.2f} to {high:.2f})"
-    assert found.answers[0].endswith(f"; one_bit is within the noise of it {interval}.")
-    ((_, table),) = found.comparisons
-    assert table.iloc[0].tolist() == ["one_bit", f"{mean:.2f} ({low:.2f} to {high:.2f})"]
+    assert use.endswith(f"; one_bit is within the noise of it {interval}.")
 
 
 @pytest.mark.parametrize(("factor", "text"), [(1.004, "1.004"), (99.5, "99.50"), (24660.0, "24,660")])
@@ -120,31 +106,17 @@ def test_factors_have_the_digits_that_matter(factor: float, text: str) -> None:
     assert f" {text} times its error" in use
 
 
-def test_whole_runs_that_are_not_equally_private_are_named() -> None:
-    comparison = compared({"optm": [1.0, 1.1, 1.2], "pbm": [1.8, 1.9, 2.3]}, ERROR)
-    assert verdict([comparison]).notes == ()
-    totals = comparison.runs["series"].map({"optm": 24_660.0, "pbm": 301.07})
-    (last,) = verdict([replace(comparison, runs=comparison.runs.assign(total=totals))]).notes
-    assert last.startswith("Whole runs are not equally private (client total, local view")
-    assert last.endswith("ε is from 301.1 with pbm to 24,660 with optm.")
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_seeds_have_no_interval_and_recommend_nothing_for_sure(count: int) -> None:
     """With one degree of freedom Student's interval is 12.7 standard errors."""
-    results = {"a": [2.0, 2.3][:count], "b": [1.0, 1.1][:count]}
-    seeds = "one seed" if count == 1 else "2 seeds"
-    found = verdict([compared(results, ERROR)])
+    found = verdict([compared({"a": [2.0, 2.3][:count], "b": [1.0, 1.1][:count]}, ERROR)])
     use, last = found.answers
+    seeds = "one seed" if count == 1 else "2 seeds"
     assert "perhaps use b with 2 bits" in use
-    amount = f"2.0{0 if count == 1 else 4} times its error"
-    assert use.endswith(f"a, the next best, has {amount} ({seeds}, no interval).")
+    assert use.endswith(f"times its error ({seeds}, no interval).")
     ((_, table),) = found.comparisons
-    assert table.iloc[0].tolist() == ["a", f"{amount.partition(' ')[0]} ({seeds}, no interval)"]
-    assert (
-        last
-        == f"{seeds.capitalize()} cannot tell a difference from chance: run more, for example seed=0,1,2,3,4."
-    )
+    assert table.iloc[0, 1].endswith(f"({seeds}, no interval)")
+    assert last.startswith(f"{seeds.capitalize()} cannot tell a difference from chance: run more")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -152,41 +124,39 @@ def test_a_run_that_diverged_takes_its_series_out(bad: float) -> None:
     results = {BASELINE: [0.9, 0.8, 0.8], "ours": [0.9, bad, 0.8], "other": [0.85, 0.77, 0.8]}
     *found, last = verdict([compared(results)]).answers
     assert not any("ours" in sentence for sentence in found)
-    assert last == "ours has runs without a finite result, and no part in this."
+    assert last == "ours has runs without a finite result, and has been left out."
 
 
 def test_one_series_is_told_alone_and_nothing_is_no_sentence() -> None:
     assert verdict([]) == Findings()
     (only,) = verdict([compared({"ours": [0.1, 0.95, 0.9]})]).answers
     assert only == (
-        f"{BUDGET}, ours with 2 bits has an accuracy of 65.0 % (95 % interval 0.0 % to 100.0 %, 3 seeds); "
-        "there is nothing to compare it with."
+        f"{BUDGET}, ours with 2 bits has an accuracy of 65.0 (0.0 to 100.0) % (3 seeds); there is nothing to "
+        "compare it with."
     )
 
 
 def test_no_interval_reaches_beyond_what_is_possible() -> None:
     wild = compared({BASELINE: [0.9, 0.1, 0.9], "ours": [0.1, 0.9, 0.2]})
-    (difference,) = wild.differences(BASELINE)
-    assert difference.interval[1:3] == (-100.0, 100.0)
-    assert not difference.is_significant
+    difference = wild.differences(BASELINE)["ours"]
+    assert difference[1:3] == (-100.0, 100.0)
+    assert not ACCURACY.is_significant(difference)
 
 
 def test_many_comparisons_are_not_all_told() -> None:
     many = [compared({"a": [0.9, 0.8, 0.7], "b": [0.7, 0.65, 0.5]}, LOSS)] * (MAX_COMPARISONS + 3)
     sentences = verdict(many).answers
     assert sentences[MAX_COMPARISONS:] == ("3 more comparisons are in the table of results.",)
-    assert "use b with 2 bits: it has the lowest loss" in sentences[0]
+    assert "use b with 2 bits: it has the lowest loss; a, the next best, has 0.2 more loss" in sentences[0]
 
 
 def test_intervals_are_students() -> None:
     values = [0.5, 0.7, 0.9, 0.65]
     mean, low, high, seeds = student_interval(values)
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert (mean, seeds) == (pytest.approx(np.mean(values)), 4)
+    assert mean == pytest.approx(np.mean(values))
+    assert seeds == 4
     assert (low, high) == pytest.approx(tuple(expected))
-    mean, low, high, _ = student_interval(values, logarithmic=True)
-    assert mean == pytest.approx(stats.gmean(values))
-    assert low * high == pytest.approx(mean**2)
     assert math.isnan(student_interval([0.9]).low)
     assert all(map(math.isnan, student_interval([0.9, math.nan, math.inf])[:3]))
 
@@ -197,13 +167,12 @@ def test_runs_are_compared_at_an_equal_epsilon_only(tmp_path: Path) -> None:
     assert [each.budget[: each.budget.index(",")] for each in found] == ["At ε = 0.5", "At ε = 1"]
     assert all("(coordinate release, local view" in each.budget for each in found)
     assert all(sorted(set(each.runs["series"])) == ["optm", "rqm"] for each in found)
-    assert all(each.measure == ERROR for each in found)
+    assert all(each.measure is ERROR for each in found)
 
 
 def test_a_target_for_the_whole_run_is_compared_by_accuracy(tmp_path: Path) -> None:
-    write_study(
-        tmp_path, ("optm", "rqm"), rounds=2, settings=({"privacy.epsilon": 8.0, "secagg.enabled": True},)
-    )
+    target = {"privacy.epsilon": 8.0, "secagg.enabled": True}
+    write_study(tmp_path, ("optm", "rqm"), rounds=2, settings=(target,))
     write_study(tmp_path, (CENTRAL,), rounds=2, settings=({"privacy.epsilon": 8.0},))
     (found,) = compare(Study.load(tmp_path))
     assert (found.measure, found.baseline) == (ACCURACY, CENTRAL)
@@ -211,10 +180,8 @@ def test_a_target_for_the_whole_run_is_compared_by_accuracy(tmp_path: Path) -> N
 
 
 def test_each_panel_has_a_verdict_of_its_own(tmp_path: Path) -> None:
-    second = {"panel": "B. second", "federation.num_clients": 50}
-    write_study(
-        tmp_path, ("optm", "rqm"), seeds=(0, 1, 2), rounds=2, settings=({"panel": "A. first"}, second)
-    )
+    settings = ({"panel": "A. first"}, {"panel": "B. second", "federation.num_clients": 50})
+    write_study(tmp_path, ("optm", "rqm"), rounds=2, settings=settings)
     study = Study.load(tmp_path)
     assert (study.settings, study.varying) == (("A. first", "B. second"), ("panel",))
     assert len(describe(study).answers) == 2 * len(describe(study, "A. first").answers)
