@@ -157,8 +157,9 @@ class CertifiedTable:
         Raises CertificationError where rounding does not fit into the budget; then the distribution must be
         designed for a slightly smaller epsilon.
         """
-        rows, inputs, *pieces = _distinct_rows(distribution)
-        return cls(codebook, _integer_rows(rows, inputs, codebook, epsilon), *pieces).certify(epsilon)
+        rows, inputs, start_rows, end_rows = _distinct_rows(distribution)
+        weights = _integer_rows(rows, inputs, codebook, epsilon)
+        return cls(codebook, weights, start_rows, end_rows).certify(epsilon)
 
     def details(self) -> dict[str, str]:
         """The certificate of the table and its contents, in words."""
@@ -205,9 +206,9 @@ class BiasedTable(CertifiedTable):
         cls, distribution: OutputDistribution, codebook: Codebook, epsilon: float
     ) -> BiasedTable:
         """The distribution rounded to integers, certified at ``epsilon``; rows keep their own means."""
-        rows, inputs, *pieces = _distinct_rows(distribution)
+        rows, inputs, start_rows, end_rows = _distinct_rows(distribution)
         weights = _integer_rows(rows, rows @ codebook.values, codebook, epsilon)
-        return cls(codebook, weights, *pieces, inputs).certify(epsilon)
+        return cls(codebook, weights, start_rows, end_rows, inputs).certify(epsilon)
 
 
 def _integer_rows(rows: Floats, means: Floats, codebook: Codebook, epsilon: float) -> Ints:

@@ -76,7 +76,7 @@ class SeededVectorMechanism(ResponseMechanism):
         return np.concatenate([int_to_bits(seed, SEED_BITS), numbers_to_bits(answers, self.answer_bits)])
 
     def decode(self, indices: ArrayLike, clip: float = 1.0) -> Floats:
-        bits = self._check_message(indices)
+        bits = self._check_message(indices).astype(np.uint8)
         seed, answers = bits_to_int(bits[:SEED_BITS]), bits_to_numbers(bits[SEED_BITS:], self.answer_bits)
         total = np.zeros(self.dimension)
         for draw, answer in enumerate(answers.tolist()):
