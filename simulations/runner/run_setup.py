@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,12 +51,7 @@ PILOT_CLIENTS = 20
 
 def load_config(source: Context | str) -> RunConfig:
     """The configuration of a run, from a context of Flower or from its JSON text."""
-    return _parse_config(source if isinstance(source, str) else str(source.run_config["config"]))
-
-
-@lru_cache(maxsize=8)
-def _parse_config(text: str) -> RunConfig:
-    return RunConfig.from_mapping(json.loads(text))
+    return RunConfig.from_json(source if isinstance(source, str) else str(source.run_config["config"]))
 
 
 def get_probe(config: RunConfig) -> Probe:
@@ -196,7 +190,7 @@ class Outputs(contextlib.ExitStack):
         self._config, self._directory, self._setup = config, directory, setup
         self._shown = progress.make_rounds_display(config)
         self._tracker = trackers.make_tracker(config, directory)
-        self._unsaved: tuple[list[Row], PrivacyStatement | None] | None = None
+        self._rows: list[Row] = []
 
     def __enter__(self) -> Self:
         self.enter_context(self._shown)
@@ -208,27 +202,20 @@ class Outputs(contextlib.ExitStack):
         self._shown.report_resume(finished)
 
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
-        """Take the rows so far, of which the last is new, and what a client has spent by then.
-
-        The row of a round is written and shown once its checkpoint is saved (:meth:`on_saved`): a run that
-        is killed before that repeats the round. The loop of an app has no checkpoints.
-        """
-        number = rows[-1]["round"]
+        """Take the rows so far, of which the last is new, and what a client has spent by then."""
+        self._rows, number = rows, rows[-1]["round"]
         self._setup.policy.observe_metrics(number, rows[-1])
         self._tracker.log(rows[-1])
-        self._unsaved = rows, spent
-        if number == 0 or self._config.app is not None:
+        if self._config.app is not None:
+            # The loop of an app has no checkpoints: rows say that it has begun.
             self.on_saved(number)
-
-    def on_saved(self, server_round: int) -> None:
-        """Write the rows up to a round, and show the last, unless the round made no row."""
-        if self._unsaved is None:
-            return
-        (rows, spent), self._unsaved = self._unsaved, None
-        self._directory.write_rows(rows)
         # The central baseline protects the models, and not the updates.
         central = self._config.mechanism["name"] == CENTRAL
         self._shown.update(rows[-1], central_statement(self._config) if spent and central else spent)
+
+    def on_saved(self, server_round: int) -> None:
+        """Write the rows so far: those of a run that is killed are as far as its checkpoint."""
+        self._directory.write_rows(self._rows)
 
     def statements(self) -> list[PrivacyStatement]:
         """The statement of a run in which nothing is encoded."""

@@ -11,7 +11,7 @@ import pytest
 import fl_privquant as pq
 from fl_privquant.cli.comparison import list_variants
 from fl_privquant.errors import InvalidSpecError
-from simulations.runner.callback import swept_values
+from hydra_plugins.fl_privquant_sweeper import swept_values
 from simulations.runner.config import CONF, RunConfig, compose_run
 from simulations.studies._sweeps import experiment_params
 from tests.task_values import mean_of, torch_task

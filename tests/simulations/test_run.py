@@ -342,7 +342,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, run_here: RunHe
     """Killed in the second run and started again: the same rows as without interruption."""
     sweep = [
         *("-m", "mechanism=optm,one_bit", "task=cancer", "federation.num_clients=4"),
-        *("federation.rounds=6", "encoding=quantile", "study=killed"),
+        *("federation.rounds=6", "encoding=quantile", "study=killed", "checkpoint_seconds=0"),
     ]
     killed = subprocess.Popen(
         [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"],
