@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fl_privquant.cli import program
-from simulations.benchmarks import cohorts, encoding, planning, records, rounds
+from simulations.benchmarks import cohorts, encoding, planning, records, rounds, sweeps
 from simulations.benchmarks.harness import Benchmark, Ratio, print_ratios, write_results
 
 BENCHMARKS = {
@@ -29,6 +29,7 @@ BENCHMARKS = {
     "training": Benchmark(cohorts.training, {"num_clients": 2, "examples": 40, "rounds": 1}),
     "million": Benchmark(cohorts.million, {"num_clients": 1000}),
     "ray_workers": Benchmark(cohorts.ray_workers, {"num_clients": 4, "examples": 40, "rounds": 2}),
+    "sweep": Benchmark(sweeps.sweep, {"mechanisms": 2, "seeds": 1, "num_clients": 3, "rounds": 1}),
     "engines": Benchmark(rounds.engines, {"num_clients": 4, "rounds": 2}),
 }
 """Every benchmark by name, with small sizes for a quick trial."""

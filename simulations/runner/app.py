@@ -81,7 +81,7 @@ class SeldomCheckpoints(CheckpointStrategy):
 @lru_cache(maxsize=2)
 def _load_client_side(text: str) -> tuple[Task, Probe]:
     """What every client of a run in this process shares."""
-    config = load_config(text)
+    config = RunConfig.from_json(text)
     task = get_task(config)
     if config.audit.canaries:
         task = cast(Task, CanaryTask(task, config))

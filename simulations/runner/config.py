@@ -603,6 +603,9 @@ class RunConfig:
             raise InvalidSpecError("privacy.budget", self.privacy.budget, target, "set one of them")
         if self.privacy.unit == "record":
             self._check_record_target()
+        if name == CENTRAL and encoding.keep is not None:
+            problem = f", but {CENTRAL} is for whole updates: a part, restored, is longer than the L2 clip"
+            raise InvalidSpecError("encoding.keep", encoding.keep, problem, "leave it out")
         if encoding.rotate is False:
             raise InvalidSpecError(
                 "encoding.rotate", False, f"{target}, which rotates updates", "leave it out"
@@ -709,7 +712,8 @@ class RunConfig:
         values["engine"].pop("batch", None)
         if not self.audit.canaries:
             del values["audit"]
-        return f"{self.label.replace(' ', '-')}-{hash_configuration(values)}"
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        return f"{self.label.replace(' ', '-')}-{digest[:12]}"
 
     def design(self, levels: int | None = None) -> Any:
         """The mechanism of the clients, certified; with another number of levels, if one is given."""
@@ -785,8 +789,3 @@ def configured_app(run: RunConfig) -> UserApp:
         )
         raise InvalidSpecError("app", MISSING, problem, remedy="start the run anew")
     return app
-
-
-def hash_configuration(configuration: Mapping[str, Any]) -> str:
-    """The key by which results are kept and found again: a hash of everything that they depend on."""
-    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:12]

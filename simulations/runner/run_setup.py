@@ -6,8 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -36,10 +35,8 @@ from simulations.runner.planned import (
     central_correlation,
     central_schedule,
     central_statement,
-    central_target,
     make_aggregation,
     plan_run,
-    run_statement,
 )
 from simulations.runner.probe import Probe
 from simulations.runner.recording import Row
@@ -49,20 +46,14 @@ PILOT_CLIENTS = 20
 """The most clients that a pilot trains."""
 
 
-def load_config(source: Context | str) -> RunConfig:
-    """The configuration of a run, from a context of Flower or from its JSON text."""
-    return RunConfig.from_json(source if isinstance(source, str) else str(source.run_config["config"]))
+def load_config(context: Context) -> RunConfig:
+    """The configuration of a run."""
+    return RunConfig.from_json(str(context.run_config["config"]))
 
 
 def get_probe(config: RunConfig) -> Probe:
     """Where clients of a run leave what they trained."""
-    return _open_probe(RunDirectory.of(config).probe, config.engine.name == "inline")
-
-
-@lru_cache(maxsize=4)
-def _open_probe(directory: Path, same_process: bool) -> Probe:
-    """One object for a run: it has a file open."""
-    return Probe(directory, same_process)
+    return Probe(RunDirectory.of(config).probe, config.engine.name == "inline")
 
 
 def get_seed(context: Context) -> int | None:
@@ -155,12 +146,14 @@ class PrivateSetup:
     @cached_property
     def server_noise(self) -> dict[str, float]:
         """The L2 clip of the central baseline, and the deviation of the noise on the sum."""
-        l2_clip, epsilon, delta = central_target(self.config)
-        clip, cost = self.l2_clip or l2_clip, 1.0
+        clip, privacy, cost = self.l2_clip, self.config.privacy, 1.0
+        assert clip is not None
+        assert privacy.epsilon is not None
         if self._central_noise.correlation:
             cost = self._central_noise.participation_cost(central_schedule(self.config))
-        rounds, relation = self.config.counted_rounds, self.config.privacy.wanted_relation
-        deviation = calibrate_sum_noise(clip, rounds, epsilon, delta, cost, relation)
+        deviation = calibrate_sum_noise(
+            clip, self.config.counted_rounds, privacy.epsilon, privacy.delta, cost, privacy.wanted_relation
+        )
         return {"l2_clip": clip, "deviation": deviation}
 
     def constants(self) -> Row:
@@ -245,7 +238,8 @@ class Outputs(contextlib.ExitStack):
         self._directory.write_rows(rows, final=True)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
         if config.mechanism["name"] == CENTRAL:
-            statements = [*statements, run_statement(config, mechanism, dimension)]
+            scope = f"{dimension} coordinates, {config.counted_rounds} rounds"
+            statements = [*statements, central_statement(config, scope)]
             lines = [*lines, str(statements[-1])]
             beside: PrivacyStatement | None = central_beside(statements[-1])
         else:

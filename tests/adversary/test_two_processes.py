@@ -20,11 +20,12 @@ from fl_privquant.flower import CheckpointStrategy, PrivQuantMod, PrivQuantStrat
 from tests.flower.apps import client_app, fedavg, simulate
 
 ROOT = Path(__file__).parents[2]
-SIZE = "checkpoint_seconds=0", "federation.num_clients=5", "federation.rounds=120", "task=mean", "task.dimension=3000"
+SAVED = "checkpoint_seconds=0"
+SIZE = "federation.num_clients=5", "federation.rounds=120", "task=mean", "task.dimension=3000"
 
 
 def simulation(output: Path) -> list[str]:
-    return ["simulations.run", *SIZE, "mechanism=one_bit", f"output={output}"]
+    return ["simulations.run", SAVED, *SIZE, "mechanism=one_bit", f"output={output}"]
 
 
 def wait_for(path: Path, pattern: str) -> Path:
