@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 try:
     import hydra
@@ -86,7 +86,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         limits |= {"privquant-budget": config.privacy.budget, "privquant-budget-delta": config.privacy.delta}
     federation = Federation(
         num_clients=config.federation.num_clients,
-        run_config={"config": json.dumps(config.to_mapping())},
+        run_config={"config": config.to_json()},
         node_config={key: value for key, value in limits.items() if value is not None},
         seed=config.seed,
     )
@@ -101,7 +101,7 @@ def _run(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
         "finished": True,
         "stopped": ending["stopped"] or None,
     }
-    directory.finish(summary)
+    directory.finish(summary, durable=config.privacy.randomness != "seeded")
     return summary
 
 
@@ -123,8 +123,7 @@ def _find_components(config: RunConfig) -> tuple[str, str]:
 def job(settings: DictConfig) -> dict[str, Any]:
     """One job of Hydra's: run, and say how it went; mistakes of the user end this run, not its sweep."""
     try:
-        values = OmegaConf.to_container(settings, resolve=True)
-        config = RunConfig.from_mapping(values)  # type: ignore[arg-type]
+        config = cast(RunConfig, OmegaConf.to_object(settings))
         # Also where another run of the same sweep differs in nothing that has an effect.
         before = "" if RunDirectory.of(config).summary() is None else " (finished before)"
         summary = execute(config)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fl_privquant.cli import program
-from simulations.benchmarks import cohorts, encoding, planning, records, rounds
+from simulations.benchmarks import cohorts, encoding, planning, records, rounds, sweeps
 from simulations.benchmarks.harness import Ratio, print_ratios, write_results
 
 BENCHMARKS: dict[str, tuple[Callable[..., list[Ratio]], Mapping[str, Any]]] = {
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Ratio]], Mapping[str, Any]]] = {
     "training": (cohorts.training, {"num_clients": 2, "examples": 40, "rounds": 1}),
     "million": (cohorts.million, {"num_clients": 1000}),
     "ray_workers": (cohorts.ray_workers, {"num_clients": 4, "examples": 40, "rounds": 2}),
+    "sweep": (sweeps.sweep, {"mechanisms": 2, "seeds": 1, "num_clients": 3, "rounds": 1}),
     "engines": (rounds.engines, {"num_clients": 4, "rounds": 2}),
 }
 """Every benchmark by name, with small sizes for a quick trial."""

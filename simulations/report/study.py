@@ -209,7 +209,7 @@ def _result_key(run: Run) -> tuple[Any, ...]:
     """What two runs share of which one repeats the other: label, problem, seed, rounds and statements."""
     measured = run.rounds.drop(columns=["study", "run"], errors="ignore")
     measured = measured[[name for name in measured if not str(name).startswith(_SECONDS)]]
-    return run.label, _problem(run.config), run.config.get("seed"), measured.to_csv(), run.lines
+    return run.label, _problem(run.config), run.config.get("seed"), repr(measured.to_dict("list")), run.lines
 
 
 def _problem(config: Mapping[str, Any]) -> str:

@@ -7,12 +7,14 @@ Ray and deployed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
 from hydra.utils import instantiate
@@ -26,6 +28,7 @@ from fl_privquant.flower import (
 from fl_privquant.flower._flower_internals import make_reply, unchecked_record
 from fl_privquant.flower._messages.arrays import DecodedArray, read_arrays
 from fl_privquant.flower.client import CohortApp, CohortMod
+from fl_privquant.flower.server.strategy_wrapper import Aggregate
 from fl_privquant.sampling.stream import RandomStream
 from simulations.runner.canary_audit import CanaryScores, CanaryTask, check_audit, plot_audit
 from simulations.runner.config import FederationConfig, RunConfig
@@ -46,10 +49,39 @@ from simulations.tasks.task import Task, get_task
 server_app = ServerApp()
 
 
+class SeldomCheckpoints(CheckpointStrategy):
+    """Saves a simulated run every few seconds, and no run that takes less.
+
+    Seeded clients release the same codes when a round is repeated, so nothing goes uncounted. With 0 seconds
+    every release is saved before it is made, as on a real server.
+    """
+
+    def __init__(
+        self, strategy: Strategy, path: Path, on_saved: Callable[[int], object], seconds: float
+    ) -> None:
+        super().__init__(strategy, path, on_saved)
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate, and save before the messages are sent if every release is saved."""
+        saving = super() if self._seconds == 0.0 else super(CheckpointStrategy, self)
+        return saving.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        """Delegate, and save if the last time is long enough ago."""
+        if time.monotonic() - self._last < self._seconds:
+            return super(CheckpointStrategy, self).aggregate_train(server_round, replies)
+        aggregated = super().aggregate_train(server_round, replies)
+        self._last = time.monotonic()
+        return aggregated
+
+
 @lru_cache(maxsize=2)
 def _load_client_side(text: str) -> tuple[Task, Probe]:
     """What every client of a run in this process shares."""
-    config = load_config(text)
+    config = RunConfig.from_json(text)
     task = get_task(config)
     if config.audit.canaries:
         task = cast(Task, CanaryTask(task, config))
@@ -131,7 +163,8 @@ def main(grid: Grid, context: Context) -> None:
         )
         trusted = setup.add_server_noise(recording, get_seed(context))
         private = PrivQuantStrategy(trusted, on_round=recording.on_round, **setup.settings())
-        saved = CheckpointStrategy(private, directory.checkpoint, outputs.on_saved)
+        seconds = config.checkpoint_seconds if config.privacy.randomness == "seeded" else 0.0
+        saved = SeldomCheckpoints(private, directory.checkpoint, outputs.on_saved, seconds)
         if saved.finished_rounds == 0:
             recording.begin(initial)
         else:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -17,6 +15,7 @@ from rich.markup import escape
 
 from fl_privquant.cli import program
 from fl_privquant.statement import PrivacyStatement, Unit
+from hydra_plugins.fl_privquant_sweeper import swept_values
 from simulations.runner.progress import epsilon_heading, print_line, set_position
 
 _OUTCOME = "outcome.json"
@@ -81,25 +80,6 @@ def read_outcomes() -> list[dict[str, Any]]:
     if RunsCallback.directory is None:
         return []
     return [json.loads(path.read_text()) for path in sorted(RunsCallback.directory.rglob(_OUTCOME))]
-
-
-def swept_values(overrides: Sequence[str], params: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The values of each key in a sweep, of which all combinations are run; one value for what is not swept.
-
-    Parameters
-    ----------
-    overrides
-        Those of the command line, which count in place of the file's; of two for one key the later counts.
-    params
-        Those that the file of an experiment has for Hydra's sweeper.
-    """
-    own = [f"{key}={values}" for key, values in params.items()]
-    return {
-        override.key_or_group: list(map(str, override.sweep_string_iterator()))
-        if override.is_sweep_override()
-        else [override.get_value_element_as_str()]
-        for override in OverridesParser.create().parse_overrides([*own, *overrides])
-    }
 
 
 def _print_outcome(outcome: dict[str, Any], position: str) -> None:

@@ -165,30 +165,18 @@ class CanaryScores:
             mechanism = self._last.encoding.mechanism
             rng = RandomStream.seeded(self._config.seed, purpose="audit")
             low, high = (mechanism.encode(np.full(_COORDINATE_DRAWS, end), rng=rng) for end in (-1.0, 1.0))
-            one = bound_of_outputs(low, high, stated)
-            return result | {
-                "text": str(one),
-                "lower": one.lower,
-                "estimate": one.lower,
-                "upper": None,
-                "confidence": one.confidence,
-                "canaries": 2 * _COORDINATE_DRAWS,
-                "method": "codes of one coordinate",
-                "refuted": one.refuted,
-            }
-        chosen, scores = self._scores(stated)
-        coins, num_terms = self._task.canaries.coins[chosen], self._num_terms(stated)
-        bound = audit_scores(scores, coins, stated, num_terms=num_terms)
-        return result | {
-            "text": str(bound),
-            "lower": bound.lower,
-            "estimate": bound.estimate,
-            "upper": bound.upper if np.isfinite(bound.upper) else None,
-            "confidence": bound.confidence,
-            "canaries": bound.num_canaries,
-            "method": bound.method,
-            "refuted": bound.refuted,
-        }
+            found: Any = bound_of_outputs(low, high, stated)
+            result |= {"estimate": found.lower, "upper": None, "canaries": 2 * _COORDINATE_DRAWS}
+            result["method"] = "codes of one coordinate"
+        else:
+            chosen, scores = self._scores(stated)
+            coins, num_terms = self._task.canaries.coins[chosen], self._num_terms(stated)
+            found = audit_scores(scores, coins, stated, num_terms=num_terms)
+            upper = found.upper if np.isfinite(found.upper) else None
+            result |= {"estimate": found.estimate, "upper": upper, "canaries": found.num_canaries}
+            result["method"] = found.method
+        same = {key: getattr(found, key) for key in ("lower", "confidence", "refuted")}
+        return result | same | {"text": str(found)}
 
     def _cannot_attack(self, stated: PrivacyStatement) -> str:
         """Why a statement is not attacked; empty if it is."""

@@ -12,34 +12,22 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fl_privquant.accounting import (
-    LOCAL,
-    Accountant,
     Aggregation,
     PerClient,
     PrivacyStatement,
-    Release,
     SecureSum,
     SimulatedSum,
     StatedView,
     SumOfCodes,
     Unit,
-    UpdateNorms,
-    View,
     ViewKind,
 )
-from fl_privquant.codec.encoding import count_kept, kept_norm
-from fl_privquant.errors import InvalidSpecError
 from fl_privquant.flower.server.strategy_wrapper import needs_single_updates
-from fl_privquant.mechanisms.base import Mechanism
 from fl_privquant.planning import Plan, Target
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.privacy_loss.correlated_noise import LagNoise, RoundSchedule, find_correlation
-from fl_privquant.statement import Relation
 from simulations.runner.config import CENTRAL, FederationConfig, RunConfig
 from simulations.runner.targets import TARGET, load_object
-
-TRUSTED = StatedView(ViewKind.CENTRAL)
-"""The view that a central mechanism protects against: of whoever sees the models, and is not the server."""
 
 
 def make_aggregation(config: RunConfig) -> Aggregation:
@@ -117,29 +105,19 @@ def central_schedule(config: RunConfig) -> RoundSchedule:
     return RoundSchedule(config.federation.rounds, config.client_sampling.min_rounds_apart)
 
 
-def central_target(config: RunConfig) -> tuple[float, float, float]:
-    """L2 clip of the central baseline, and epsilon and delta of a client's total."""
-    if config.privacy.epsilon is None or config.l2_clip is None:
-        raise InvalidSpecError(
-            "privacy.epsilon", None, f"is for no target, but {CENTRAL} takes its noise from it", "set it"
-        )
-    if config.encoding.keep is not None:
-        raise InvalidSpecError(
-            "encoding.keep",
-            config.encoding.keep,
-            f", but {CENTRAL} is for whole updates: what is made of a part is longer than the L2 "
-            "clip that its noise is for",
-            "leave it out",
-        )
-    return config.l2_clip, config.privacy.epsilon, config.privacy.delta
-
-
-def central_statement(config: RunConfig) -> PrivacyStatement:
+def central_statement(config: RunConfig, scope: str = "") -> PrivacyStatement:
     """What a run with the central baseline costs a client at most, for an adversary who sees the models."""
-    _, epsilon, delta = central_target(config)
-    assumptions = ("a trusted server", "exact real numbers: floats leak")
-    relation = config.privacy.wanted_relation
-    return PrivacyStatement(epsilon, delta, Unit.TOTAL, TRUSTED, relation, "exact", assumptions)
+    assert config.privacy.epsilon is not None
+    return PrivacyStatement(
+        config.privacy.epsilon,
+        config.privacy.delta,
+        Unit.TOTAL,
+        StatedView(ViewKind.CENTRAL),
+        config.privacy.wanted_relation,
+        "exact",
+        ("a trusted server", "exact real numbers: floats leak"),
+        scope,
+    )
 
 
 def central_beside(stated: PrivacyStatement) -> PrivacyStatement:
@@ -148,40 +126,6 @@ def central_beside(stated: PrivacyStatement) -> PrivacyStatement:
     moved = other.distance / stated.relation.distance
     separation = moved * gaussian_separation(stated.epsilon, stated.delta)
     return replace(stated, epsilon=gaussian_epsilon(separation, stated.delta), relation=other)
-
-
-def run_statement(
-    config: RunConfig, mechanism: Mechanism, dimension: int, in_sum: bool = True
-) -> PrivacyStatement:
-    """What a run costs a client that took part as often as it may; in the sum of all clients, or locally.
-
-    The sum is that of all clients of a round, all of which are taken to be honest: a best case.
-    """
-    if config.mechanism["name"] == CENTRAL and in_sum:
-        scope = f"{dimension} coordinates, {config.counted_rounds} rounds"
-        return replace(central_statement(config), scope=scope)
-    view = View.aggregate(_count_participants(config)) if in_sum else LOCAL
-    rounds, delta = config.counted_rounds, config.privacy.delta
-    clip, l2_clip, keep = config.encoding.clip, config.encoding.l2_clip, config.encoding.keep
-    ratio = None if l2_clip is None or clip is None else kept_norm(l2_clip, keep, dimension) / clip
-    kept = count_kept(keep, dimension)
-    release = mechanism.to_bytes(), kept, view, UpdateNorms(l2=ratio), config.privacy.wanted_relation
-    return _compute_statement(*release, rounds, delta)
-
-
-# Cached, as the runs of a sweep that differ in seeds have the same statement.
-@lru_cache(maxsize=256)
-def _compute_statement(
-    mechanism: bytes,
-    dimension: int,
-    view: View,
-    norms: UpdateNorms,
-    relation: Relation,
-    rounds: int,
-    delta: float,
-) -> PrivacyStatement:
-    encoder = Mechanism.from_bytes(mechanism).for_dimension(dimension)
-    return Accountant({Release(encoder, dimension, view, norms, relation): rounds}).statement(delta)
 
 
 def _count_participants(config: RunConfig) -> int:

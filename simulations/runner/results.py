@@ -91,12 +91,16 @@ class RunDirectory:
                 "or restore it"
             ) from error
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary, which says that the run is finished, after all other files are on disk."""
+    def finish(self, summary: Mapping[str, Any], durable: bool = True) -> None:
+        """Write the summary, which says that the run is finished, after all other files.
+
+        All are on disk then if it must be ``durable``, as what a run has released cannot be repeated.
+        """
         with _explain_disk_errors(self.path):
-            sync_directory(self.path)
+            if durable:
+                sync_directory(self.path)
             text = _to_json(summary)
-            replace_file(self.path / "summary.json", lambda path: path.write_text(text))
+            replace_file(self.path / "summary.json", lambda path: path.write_text(text), durable)
 
     def clean_up(self) -> None:
         """Delete what only an unfinished run needs; for after :meth:`finish`."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -37,10 +35,8 @@ from simulations.runner.planned import (
     central_correlation,
     central_schedule,
     central_statement,
-    central_target,
     make_aggregation,
     plan_run,
-    run_statement,
 )
 from simulations.runner.probe import Probe
 from simulations.runner.recording import Row
@@ -50,25 +46,14 @@ PILOT_CLIENTS = 20
 """The most clients that a pilot trains."""
 
 
-def load_config(source: Context | str) -> RunConfig:
-    """The configuration of a run, from a context of Flower or from its JSON text."""
-    return _parse_config(source if isinstance(source, str) else str(source.run_config["config"]))
-
-
-@lru_cache(maxsize=8)
-def _parse_config(text: str) -> RunConfig:
-    return RunConfig.from_mapping(json.loads(text))
+def load_config(context: Context) -> RunConfig:
+    """The configuration of a run."""
+    return RunConfig.from_json(str(context.run_config["config"]))
 
 
 def get_probe(config: RunConfig) -> Probe:
     """Where clients of a run leave what they trained."""
-    return _open_probe(RunDirectory.of(config).probe, config.engine.name == "inline")
-
-
-@lru_cache(maxsize=4)
-def _open_probe(directory: Path, same_process: bool) -> Probe:
-    """One object for a run: it has a file open."""
-    return Probe(directory, same_process)
+    return Probe(RunDirectory.of(config).probe, config.engine.name == "inline")
 
 
 def get_seed(context: Context) -> int | None:
@@ -161,12 +146,14 @@ class PrivateSetup:
     @cached_property
     def server_noise(self) -> dict[str, float]:
         """The L2 clip of the central baseline, and the deviation of the noise on the sum."""
-        l2_clip, epsilon, delta = central_target(self.config)
-        clip, cost = self.l2_clip or l2_clip, 1.0
+        clip, privacy, cost = self.l2_clip, self.config.privacy, 1.0
+        assert clip is not None
+        assert privacy.epsilon is not None
         if self._central_noise.correlation:
             cost = self._central_noise.participation_cost(central_schedule(self.config))
-        rounds, relation = self.config.counted_rounds, self.config.privacy.wanted_relation
-        deviation = calibrate_sum_noise(clip, rounds, epsilon, delta, cost, relation)
+        deviation = calibrate_sum_noise(
+            clip, self.config.counted_rounds, privacy.epsilon, privacy.delta, cost, privacy.wanted_relation
+        )
         return {"l2_clip": clip, "deviation": deviation}
 
     def constants(self) -> Row:
@@ -196,7 +183,7 @@ class Outputs(contextlib.ExitStack):
         self._config, self._directory, self._setup = config, directory, setup
         self._shown = progress.make_rounds_display(config)
         self._tracker = trackers.make_tracker(config, directory)
-        self._unsaved: tuple[list[Row], PrivacyStatement | None] | None = None
+        self._rows: list[Row] = []
 
     def __enter__(self) -> Self:
         self.enter_context(self._shown)
@@ -208,26 +195,19 @@ class Outputs(contextlib.ExitStack):
         self._shown.report_resume(finished)
 
     def on_row(self, rows: list[Row], spent: PrivacyStatement | None) -> None:
-        """Take the rows so far, of which the last is new, and what a client has spent by then.
-
-        The row of a round is written and shown once its checkpoint is saved (:meth:`on_saved`): a run that
-        is killed before that repeats the round. The loop of an app has no checkpoints.
-        """
-        number = rows[-1]["round"]
+        """Take the rows so far, of which the last is new, and what a client has spent by then."""
+        self._rows, number = rows, rows[-1]["round"]
         self._tracker.log(rows[-1])
-        self._unsaved = rows, spent
-        if number == 0 or self._config.app is not None:
+        if self._config.app is not None:
+            # The loop of an app has no checkpoints: rows say that it has begun.
             self.on_saved(number)
-
-    def on_saved(self, server_round: int) -> None:
-        """Write the rows up to a round, and show the last, unless the round made no row."""
-        if self._unsaved is None:
-            return
-        (rows, spent), self._unsaved = self._unsaved, None
-        self._directory.write_rows(rows)
         # The central baseline protects the models, and not the updates.
         central = self._config.mechanism["name"] == CENTRAL
         self._shown.update(rows[-1], central_statement(self._config) if spent and central else spent)
+
+    def on_saved(self, server_round: int) -> None:
+        """Write the rows so far: those of a run that is killed are as far as its checkpoint."""
+        self._directory.write_rows(self._rows)
 
     def statements(self) -> list[PrivacyStatement]:
         """The statement of a run in which nothing is encoded."""
@@ -257,7 +237,8 @@ class Outputs(contextlib.ExitStack):
         self._directory.write_rows(rows, final=True)
         self._directory.write_bytes("mechanism.pqm", mechanism.to_bytes())
         if config.mechanism["name"] == CENTRAL:
-            statements = [*statements, run_statement(config, mechanism, dimension)]
+            scope = f"{dimension} coordinates, {config.counted_rounds} rounds"
+            statements = [*statements, central_statement(config, scope)]
             lines = [*lines, str(statements[-1])]
             beside: PrivacyStatement | None = central_beside(statements[-1])
         else:

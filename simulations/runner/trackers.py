@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 from fl_privquant.errors import PrivQuantError
@@ -24,14 +25,10 @@ class Tracker:
 class TensorBoardTracker(Tracker):
     """Writes scalars for TensorBoard into the run's directory."""
 
-    def __init__(self, directory: RunDirectory) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise PrivQuantError(
-                "tracker=tensorboard needs TensorBoard: pip install 'fl-privquant[tensorboard]'"
-            ) from error
-        self._writer = SummaryWriter(str(directory.path / "tensorboard"))
+    def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory.path / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def log(self, row: dict[str, Any]) -> None:
         for name, value in _select_numbers(row).items():
@@ -45,10 +42,8 @@ class MlflowTracker(Tracker):
     """Logs the config and metrics to MLflow."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
-        try:
-            import mlflow
-        except ImportError as error:
-            raise PrivQuantError("tracker=mlflow needs MLflow: pip install 'fl-privquant[mlflow]'") from error
+        import mlflow
+
         self._mlflow = mlflow
         mlflow.set_tracking_uri(config.tracker.uri or f"sqlite:///{(directory.path / 'mlflow.db').resolve()}")
         mlflow.set_experiment(config.study)
@@ -71,10 +66,8 @@ class WandbTracker(Tracker):
     """
 
     def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise PrivQuantError("tracker=wandb needs W&B: pip install 'fl-privquant[wandb]'") from error
+        import wandb
+
         mode: Any = os.environ.get("WANDB_MODE") or (None if wandb.api.api_key else "offline")
         self._run = wandb.init(
             project=config.study,
@@ -92,15 +85,22 @@ class WandbTracker(Tracker):
         self._run.finish()
 
 
+_TRACKERS: dict[str, Callable[[RunConfig, RunDirectory], Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "mlflow": MlflowTracker,
+    "wandb": WandbTracker,
+}
+
+
 def make_tracker(config: RunConfig, directory: RunDirectory) -> Tracker:
     """The tracker that the config names."""
-    if config.tracker.name == "tensorboard":
-        return TensorBoardTracker(directory)
-    if config.tracker.name == "mlflow":
-        return MlflowTracker(config, directory)
-    if config.tracker.name == "wandb":
-        return WandbTracker(config, directory)
-    return Tracker()
+    name = config.tracker.name
+    if name == "none":
+        return Tracker()
+    try:
+        return _TRACKERS[name](config, directory)
+    except ImportError as error:
+        raise PrivQuantError(f"tracker={name} needs a package: pip install 'fl-privquant[{name}]'") from error
 
 
 def _select_numbers(row: dict[str, Any]) -> dict[str, float]:

@@ -331,7 +331,7 @@ def get_task(config: RunConfig) -> Task:
     """The task of a run; for the same config it is built once per process."""
     # One thread at a time builds a task, because initial weights are drawn from torch's global generator.
     with _BUILD_LOCK:
-        return _build(json.dumps(config.to_mapping(), sort_keys=True))
+        return _build(config.to_json())
 
 
 _BUILD_LOCK = threading.Lock()
@@ -339,7 +339,7 @@ _BUILD_LOCK = threading.Lock()
 
 @lru_cache(maxsize=2)
 def _build(config_json: str) -> Task:
-    config = RunConfig.from_mapping(json.loads(config_json))
+    config = RunConfig.from_json(config_json)
     # The run is an argument of the call, as Hydra would make a mapping of one among the keys.
     task = instantiate(config.task, _partial_=True, _convert_="all")(config)
     if isinstance(task, Task):

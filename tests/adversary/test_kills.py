@@ -27,12 +27,14 @@ MEAN = {
     "mechanism": {"name": "one_bit", "epsilon": 1.0},
     "task": mean_of(21),
     "federation": {"num_clients": 5, "rounds": 2},
+    "checkpoint_seconds": 0.0,
 }
 DIGITS = {
     "mechanism": {"name": "one_bit", "epsilon": 1.0},
     "task": torch_task(model="mlp", hidden=7),
     "federation": {"num_clients": 25, "rounds": 6, "fraction": 0.6, "strategy": "fedavgm"},
     "encoding": {"clip_policy": {"name": "quantile"}},
+    "checkpoint_seconds": 0.0,
 }
 
 

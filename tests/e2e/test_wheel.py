@@ -28,7 +28,7 @@ def files_of(name: str) -> set[str]:
 def test_the_wheel_holds_the_packages_and_nothing_besides(wheel: Path) -> None:
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     conf = {f"simulations/{name}" for name in files_of("conf")}
-    assert names == files_of("fl_privquant") | files_of("simulations") | conf
+    assert names == files_of("fl_privquant") | files_of("simulations") | files_of("hydra_plugins") | conf
 
 
 @pytest.mark.slow

@@ -12,10 +12,8 @@ from rich.console import Console
 
 from fl_privquant.accounting import LOCAL, PrivacyStatement, StatedView, Unit, View, ViewKind
 from fl_privquant.errors import InvalidSpecError
-from simulations.runner.config import RunConfig
-from simulations.runner.progress import RoundsDisplay, format_epsilons, print_line
+from simulations.runner.progress import format_epsilons, print_line
 from tests.simulations.conftest import RunHere
-from tests.task_values import mean_of
 
 SHOWN = {
     1e-3: "0.001",
@@ -29,37 +27,6 @@ SHOWN = {
     1e9: "1,000,000,000",
 }
 WIDTHS = range(30, 101)
-CONFIG = RunConfig.from_mapping(
-    {
-        "mechanism": {"name": "one_bit", "epsilon": 1.0},
-        "task": mean_of(5),
-        "federation": {"num_clients": 5, "rounds": 4},
-        "seed": 17,
-    }
-)
-
-
-@pytest.mark.parametrize("epsilon", SHOWN)
-def test_progress_lines_and_bars_show_the_whole_number(
-    epsilon: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    spent = PrivacyStatement(epsilon, 1e-5, Unit.TOTAL)
-    lines, bars = io.StringIO(), io.StringIO()
-    terminal = {"TERM": "xterm", "NO_COLOR": "1"}
-    for console in (
-        Console(file=lines, width=80),
-        Console(file=bars, force_terminal=True, _environ=terminal),
-    ):
-        with RoundsDisplay(CONFIG, console, "2/3") as rounds:
-            rounds.update({"round": 4, "accuracy": 0.625, "loss": 1.5}, spent)
-            rounds._progress.refresh()
-    line = " ".join(lines.getvalue().split())
-    assert line.endswith(f"seed 17: round 4/4, accuracy 0.625, ε = {SHOWN[epsilon]} (local, replace-one)")
-    assert (
-        f"spent at most ε = {SHOWN[epsilon]}, δ = 1e-05 (client total, local view, replace-one)"
-        in " ".join(bars.getvalue().split())
-    )
 
 
 @pytest.mark.parametrize("epsilon", SHOWN)

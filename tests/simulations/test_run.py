@@ -284,20 +284,10 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["mechanism=optn"], "did you mean 'optm'"),
-        (["mechanism.epsilon=-1"], "not a finite number above 0"),
-        (["mechanism=optm_paper", "mechanism.epsilon=0.3"], "widen the bins or raise epsilon"),
-    ],
-)
-def test_user_errors_have_no_traceback(
-    arguments: list[str], message: str, tmp_path: Path, run_here: RunHere
-) -> None:
-    code, out, err = run_here(*arguments, f"output={tmp_path}")
+def test_a_design_that_is_impossible_is_one_line(tmp_path: Path, run_here: RunHere) -> None:
+    code, out, err = run_here("mechanism=optm_paper", "mechanism.epsilon=0.3", f"output={tmp_path}")
     assert code == 2
-    assert message in err
+    assert "widen the bins or raise epsilon" in err
     assert "Traceback" not in err + out
 
 
@@ -341,7 +331,7 @@ def test_a_killed_sweep_ends_with_the_right_rows(tmp_path: Path, run_here: RunHe
     """Killed in the second run and started again: the same rows as without interruption."""
     sweep = [
         *("-m", "mechanism=optm,one_bit", "task=cancer", "federation.num_clients=4"),
-        *("federation.rounds=6", "encoding=quantile", "study=killed"),
+        *("federation.rounds=6", "encoding=quantile", "study=killed", "checkpoint_seconds=0"),
     ]
     killed = subprocess.Popen(
         [sys.executable, "-m", "simulations.run", *sweep, f"output={tmp_path}"],

@@ -15,7 +15,8 @@ from fl_privquant.errors import MISSING, InvalidSpecError
 from fl_privquant.flower.simulation import Federation, RayEngine
 from simulations import run
 from simulations.runner import inversion
-from simulations.runner.config import CONF, RunConfig
+from simulations.runner.config import CONF, RunConfig, compose_run
+from tests.simulations.conftest import RunHere
 
 STARTED = "the run would start"
 # The override, and what the line names.
@@ -30,6 +31,8 @@ REFUSED = {
     "mechanism._target_=nowhere.Spec": "mechanism._target_: nowhere.Spec cannot be imported",
     "mechanism=optm,rqm": "To sweep over it, add --multirun to your command line",
     "mechanism=optn": "did you mean 'optm'",
+    "tasks=digits": "did you mean 'task'",
+    "seed.x=1": "seed: Value",
     "sed=1": "sed: unknown key; did you mean 'seed'?",
     "federation.round=3": "federation.round: unknown key; did you mean 'rounds'?",
     "federation.rounds=-1": "federation.rounds: -1 is outside",
@@ -98,6 +101,29 @@ def test_ctrl_c_in_a_sweep_says_what_is_finished_in_one_line(
     assert epsilon.startswith("ε is for all updates of a client together (client total, δ =")
     assert first == f"error: run: {STARTED}"
     assert last == "interrupted: 0 of 3 runs are finished; the same command goes on where this one stopped"
+
+
+def test_a_sweep_runs_each_seed_with_its_own_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: RunHere
+) -> None:
+    """Jobs that differ in their seed share what Hydra composes; a pattern stands for several mechanisms."""
+    found = []
+
+    def started(config: RunConfig) -> None:
+        found.append((config.label, config.seed, config.run_name))
+        raise InvalidSpecError("run", MISSING, STARTED)
+
+    monkeypatch.setattr(run, "execute", started)
+    shared, place = ("mechanism.epsilon=2", "federation.rounds=1"), f"output={tmp_path}"
+    assert run_here("-m", "seed=0,1", "mechanism=glob(optm_pa*)", *shared, place)[0] == 2
+    runs = itertools.product((0, 1), ("optm_paired", "optm_paper"))
+    expected = [compose_run(f"mechanism={name}", f"seed={seed}", *shared) for seed, name in runs]
+    assert found == [(each.label, each.seed, each.run_name) for each in expected]
+    # A seed that is none is refused before the first run.
+    found.clear()
+    code, _, err = run_here("-m", "seed=0,x", place)
+    assert (code, found) == (2, [])
+    assert err.endswith("error: seed: Value 'x' of type 'str' could not be converted to Integer\n")
 
 
 def test_hydra_closes_no_file_of_pytest() -> None:

@@ -14,7 +14,7 @@ from simulations.report.tables import results_table
 from simulations.report.verdict import describe
 from simulations.run import execute
 from simulations.runner.config import RunConfig
-from simulations.runner.progress import RoundsDisplay
+from simulations.runner.recording import Row
 from simulations.runner.results import RunDirectory
 from tests.simulations.conftest import RunHere
 from tests.task_values import mean_of
@@ -77,33 +77,39 @@ def test_bits_that_a_plan_ignores_are_no_further_seeds(
     assert f"skellam with {study.results['bits'].iloc[0]:g} bits has" in first
 
 
-def test_a_round_is_shown_and_written_once_it_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("randomness", "seconds", "written"),
+    [
+        ("seeded", 0.0, [(1, 1), (2, 2), (3, 3), (3, 3)]),
+        ("secure", 60.0, [(1, 1), (2, 2), (3, 3), (3, 3)]),
+        ("seeded", 60.0, [(3, 0)]),
+    ],
+)
+def test_rows_are_written_with_the_checkpoint(
+    randomness: str,
+    seconds: float,
+    written: list[tuple[int, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run that is killed goes on after the last round of its checkpoint, which must not be behind."""
+    """The rows of a run that is killed are as far as its checkpoint; a simulation that is short has none."""
     config = RunConfig.from_mapping(
         {
             "mechanism": {"name": "one_bit", "epsilon": 1.0},
             "task": mean_of(5),
-            "federation": {"num_clients": 3, "rounds": 4},
+            "federation": {"num_clients": 3, "rounds": 3},
+            "privacy": {"randomness": randomness},
+            "checkpoint_seconds": seconds,
             "output": str(tmp_path),
         }
     )
-    directory = RunDirectory.of(config)
-    seen: list[tuple[int, int, int]] = []
-    update = RoundsDisplay.update
+    seen: list[tuple[int, int]] = []
+    write_rows = RunDirectory.write_rows
 
-    def watched(shown: RoundsDisplay, row: dict[str, object], spent: object) -> None:
-        written = len((directory.path / "rounds.csv").read_text().splitlines()) - 2
-        seen.append(
-            (
-                int(str(row["round"])),
-                written,
-                CheckpointStrategy(FedAvg(), directory.checkpoint).finished_rounds,
-            )
-        )
-        update(shown, row, spent)  # type: ignore[arg-type]
+    def watched(directory: RunDirectory, rows: list[Row], final: bool = False) -> None:
+        seen.append((rows[-1]["round"], CheckpointStrategy(FedAvg(), directory.checkpoint).finished_rounds))
+        write_rows(directory, rows, final)
 
-    monkeypatch.setattr(RoundsDisplay, "update", watched)
+    monkeypatch.setattr(RunDirectory, "write_rows", watched)
     execute(config)
-    assert seen == [(number, number, number) for number in range(5)]
+    assert seen == written

@@ -24,6 +24,8 @@ from fl_privquant.sampling.stream import RandomStream
 _DOMAIN = b"fl_privquant codebook v1"
 # Numbers of a codebook that are in memory at a time.
 _AT_ONCE = 1 << 21
+# Pairs of normal numbers that are made at a time: all that is computed of them stays in the cache.
+_IN_CACHE = 1 << 14
 # For a larger epsilon e^epsilon is not a float; caps are then as small as possible.
 _MAX_EXPONENT = 700.0
 _GRID = 2001
@@ -133,8 +135,14 @@ class RandomCodebook:
 
     def normals(self, first: int, count: int) -> NDArray[np.float32]:
         """(count, dimension) normal numbers, whose directions are the codewords from ``first`` on."""
-        words = np.empty(count * self._words, dtype=np.uint64)
-        self._stream.fill(words, first * self._words)
+        pairs = np.empty((count * self._words, 2), dtype=np.float32)
+        for start in range(0, len(pairs), _IN_CACHE):
+            self._fill_normals(pairs[start : start + _IN_CACHE], first * self._words + start)
+        return pairs.reshape(count, -1)[:, : self.dimension]
+
+    def _fill_normals(self, pairs: NDArray[np.float32], start: int) -> None:
+        words = np.empty(len(pairs), dtype=np.uint64)
+        self._stream.fill(words, start)
         halves = words.view(np.uint32).reshape(-1, 2)
         scale = np.float32(2.0**-32)
         radius = halves[:, 0].astype(np.float32)
@@ -147,10 +155,8 @@ class RandomCodebook:
         np.sqrt(radius, out=radius)
         angle = halves[:, 1].astype(np.float32)
         angle *= np.float32(2.0 * math.pi) * scale
-        pairs = np.empty((words.size, 2), dtype=np.float32)
         np.multiply(radius, np.cos(angle), out=pairs[:, 0])
         np.multiply(radius, np.sin(angle), out=pairs[:, 1])
-        return pairs.reshape(count, -1)[:, : self.dimension]
 
     def codeword(self, index: int) -> Floats:
         """(dimension,) the unit vector at an index."""

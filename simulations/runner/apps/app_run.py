@@ -21,7 +21,6 @@ from functools import lru_cache, partial
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid, ServerApp
 
 from fl_privquant.codec.array_layout import Layout
@@ -56,46 +55,40 @@ def passes_through(config: RunConfig) -> bool:
 
 
 class _ClientInMods(ClientApp):
-    """The client app of the run that a message belongs to, inside the mods of the run."""
+    """The client app of the run that a message belongs to, inside the mod of the run."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         text = str(context.run_config["config"])
-        call: ClientAppCallable = partial(_call_app, _app(text).client())
+        call = partial(_call_app, _app(text).client())
         # What the app evaluates at its clients is what a simulation measures; statements name it.
-        for mod in reversed(_mods(text)) if is_training(message) else ():
-            call = partial(_through, mod, call)
-        return call(message, context)
+        mod = _mod(text) if is_training(message) else None
+        return call(message, context) if mod is None else mod(message, context, call)
 
 
 client_app = _ClientInMods()
 server_app = ServerApp()
 
 
-def _through(mod: Mod, call_next: ClientAppCallable, message: Message, context: Context) -> Message:
-    return mod(message, context, call_next)
-
-
 @lru_cache(maxsize=4)
-def _mods(text: str) -> tuple[Mod, ...]:
-    config = load_config(text)
+def _mod(text: str) -> PrivQuantMod | None:
+    config = RunConfig.from_json(text)
     if passes_through(config):
-        return ()
+        return None
     # The node config tightens the limits: see simulations.run.
     masked = config.secagg.enabled and config.secagg.masked
-    private = PrivQuantMod(
+    return PrivQuantMod(
         max_epsilon=math.inf,
         max_delta=1e-3,
         metrics=config.app_metrics.train,
         seed=get_seed,
         secure_aggregation=make_policy if masked else False,
     )
-    return (private,)
 
 
 # The files of the app are read once for a run, not for each message.
 @lru_cache(maxsize=4)
 def _app(text: str) -> UserApp:
-    return configured_app(load_config(text))
+    return configured_app(RunConfig.from_json(text))
 
 
 def _call_app(app: ClientApp, message: Message, context: Context) -> Message:

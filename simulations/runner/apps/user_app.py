@@ -11,16 +11,16 @@ import importlib
 import multiprocessing
 import sys
 import tomllib
-import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fl_privquant._validation import suggest_nearest
-from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError, one_line
+from fl_privquant.errors import MISSING, InvalidSpecError, one_line
 
 if TYPE_CHECKING:
     # Importing Flower takes a second, which reading a configuration need not.
@@ -117,36 +117,12 @@ def call_in_own_process(function: Callable[..., _Result], *arguments: Any) -> _R
         The process was killed.
     """
     # Ray's threads hold locks that a copy of this process would wait for without end.
-    context: Any = multiprocessing.get_context("spawn" if "ray" in sys.modules else None)
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_result, args=(sender, function, arguments))
-    process.start()
-    sender.close()
-    try:
-        result, error = receiver.recv()
-    except EOFError:
-        raise InvalidSpecError("app", MISSING, "the process that ran it was killed") from None
-    except BaseException:
-        # After Ctrl-C nobody waits for the result.
-        process.terminate()
-        raise
-    finally:
-        process.join()
-    if error is not None:
-        raise error
-    return cast(_Result, result)
-
-
-def _send_result(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Send what a function returns or raises to the process that waits for it."""
-    try:
-        sender.send((function(*arguments), None))
-    except KeyboardInterrupt:
-        sys.exit(1)
-    except Exception as error:
-        if not isinstance(error, PrivQuantError):
-            traceback.print_exc()
-        sender.send((None, error))
+    context = multiprocessing.get_context("spawn" if "ray" in sys.modules else None)
+    with ProcessPoolExecutor(1, context) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise InvalidSpecError("app", MISSING, "the process that ran it was killed") from None
 
 
 def user_app(path: str) -> UserApp:
