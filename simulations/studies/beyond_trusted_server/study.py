@@ -44,7 +44,7 @@ from simulations.studies.beyond_trusted_server.training import (
 ERRORS = "correlated-errors"
 NO_PRIVACY = "no privacy"
 FIRST_CLIP, MAX_TRIALS = 0.1, 6
-"""Where tuning of the L2 clip begins, and how many runs it takes at most, the same for all arms."""
+"""Where tuning of the L2 clip begins at the first ε (later at the last one's), and its most runs at each."""
 TUNING_SEED, TEST_SEEDS = 100, (0, 1, 2, 3, 4)
 
 
@@ -103,11 +103,11 @@ def compute_accuracy(table: str, epsilons: Sequence[float] = ()) -> Tables:
     task, model = compared.task, compared.model
     trials: list[dict[str, Any]] = []
     chosen = [(NO_PRIVACY, math.inf, math.inf)]
+    best: dict[Arm, float] = {}
     for epsilon in epsilons or compared.epsilons:
-        best: dict[Arm, float] = {}
         for arm in compared.arms:
             if ARMS[arm].server != "secure":
-                tried = tune_clip(task, model, arm, epsilon)
+                tried = tune_clip(task, model, arm, epsilon, best.get(ARMS[arm], FIRST_CLIP))
                 trials += tried
                 best[ARMS[arm]] = max(tried, key=score)["l2_clip"]
         for arm in compared.arms:
@@ -118,13 +118,13 @@ def compute_accuracy(table: str, epsilons: Sequence[float] = ()) -> Tables:
     return {f"{table}-trials": pd.DataFrame(trials), table: compute_rows(train_row, cells)}
 
 
-def tune_clip(task: str, model: str, arm: str, epsilon: float) -> list[dict[str, Any]]:
-    """The trials of an arm: by factors of two from the first clip to where it gets no better."""
+def tune_clip(task: str, model: str, arm: str, epsilon: float, first: float) -> list[dict[str, Any]]:
+    """The trials of an arm: by factors of two from a first clip to where it gets no better."""
 
     def run(clip: float) -> dict[str, Any]:
         return compute_once(train_row, task, model, arm, epsilon, clip, TUNING_SEED, True)
 
-    return tune_by_twos(run, FIRST_CLIP, MAX_TRIALS, score)
+    return tune_by_twos(run, first, MAX_TRIALS, score)
 
 
 def score(row: Mapping[str, Any]) -> float:
