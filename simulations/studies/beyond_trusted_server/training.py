@@ -6,6 +6,7 @@ or of a secure sum, and is fresh in each round or correlated over rounds.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Sequence
@@ -142,6 +143,7 @@ def run_training(setting: Setting) -> dict[str, Any]:
         outcome["model"] = read_arrays(result.arrays)
         outcome.update(result.evaluate_metrics_serverapp[setting.rounds])
 
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     # Flower draws clients and noise from the global generators.
     random.seed(setting.seed)
     np.random.seed(setting.seed)  # noqa: NPY002
