@@ -121,7 +121,7 @@ def main(
             try:
                 compute_part(folder, part, load_study(study).PARTS[part])
                 minutes[part] = processor_minutes() - before
-            except MissingDataError as error:
+            except (MissingDataError, ModuleNotFoundError) as error:
                 if len(parts) == 1:
                     raise
                 print(f"{part}: skipped ({error}); its tables stay as they are")

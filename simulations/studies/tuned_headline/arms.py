@@ -38,13 +38,13 @@ TEST_SEEDS = range(10)
 # Of softmax regression on MNIST.
 _DIMENSION = 7850
 # ε depends on none of them.
-_UNTUNED = ("federation.learning_rate=1", "federation.local_epochs=1", "encoding.l2_clip=1", "seed=0")
+_UNTUNED = ("federation.learning_rate=1", "encoding.l2_clip=1", "seed=0")
 
 NONE, TRUSTED = "no privacy", "trusted server"
 DEFAULT = "default plan"
 WARY = "default plan, a tenth corrupt and a tenth lost"
 
-TUNED = ["learning_rate", "local_epochs", "l2_clip"]
+TUNED = ["learning_rate", "l2_clip"]
 _ARM = ["arm", "mechanism", "run_epsilon"]
 _PLANNED = ["kilobytes", "error_over_central", "coordinate_epsilon", "epsilon_reached"]
 _RUN = ["trial", *_ARM, *TUNED, "seed", "accuracy", *_PLANNED]
@@ -163,7 +163,6 @@ def _row(trial: int, config: RunConfig) -> dict[str, Any]:
         "arm": arm_of(config),
         "run_epsilon": math.inf if config.privacy.epsilon is None else config.privacy.epsilon,
         "learning_rate": config.federation.learning_rate,
-        "local_epochs": config.federation.local_epochs,
         "l2_clip": config.l2_clip,
         "error_over_central": math.nan if plan is None else plan.ratio_to_central,
         "coordinate_epsilon": math.nan if plan is None else plan.encoding.mechanism.epsilon,

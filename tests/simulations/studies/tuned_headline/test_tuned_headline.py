@@ -40,7 +40,7 @@ def test_every_arm_has_the_same_trials() -> None:
         for key, own in trials.groupby(["arm", "run_epsilon"])
     }
     (grid,) = set(map(frozenset, grids.values()))
-    assert len(grid) == len(trials) / len(grids) == 48
+    assert len(grid) == len(trials) / len(grids) == 12
     assert {arm for arm, epsilon in grids if epsilon in (4.0, math.inf)} == {
         *(NONE, TRUSTED, DEFAULT, WARY),
         *("optm", "skellam"),
@@ -89,11 +89,11 @@ def test_every_private_arm_is_stated_by_zero_out_too() -> None:
 def test_the_best_settings_are_those_of_the_mean_over_seeds() -> None:
     columns = ["arm", "mechanism", "run_epsilon", *TUNED, "seed", "accuracy"]
     rows = [
-        ("a", "m", 4.0, 0.3, 1, 1.0, 100, 0.90),
-        ("a", "m", 4.0, 1.0, 1, 1.0, 100, 0.80),
-        ("a", "m", 4.0, 0.3, 1, 1.0, 101, 0.10),
-        ("a", "m", 4.0, 1.0, 1, 1.0, 101, 0.80),
-        ("b", "m", math.inf, 1.0, 5, 0.1, 100, 0.70),
+        ("a", "m", 4.0, 0.3, 1.0, 100, 0.90),
+        ("a", "m", 4.0, 1.0, 1.0, 100, 0.80),
+        ("a", "m", 4.0, 0.3, 1.0, 101, 0.10),
+        ("a", "m", 4.0, 1.0, 1.0, 101, 0.80),
+        ("b", "m", math.inf, 1.0, 0.1, 100, 0.70),
     ]
     trials = pd.DataFrame(rows, columns=columns).reset_index(names="trial")
     best = best_trials(trials)
@@ -125,7 +125,7 @@ def test_losses_are_paired_by_seed() -> None:
 def test_a_small_one_runs_from_end_to_end(tmp_path: Path) -> None:
     small = (
         *("task=digits", "task.max_examples=null", "task.validation_examples=300"),
-        *("federation.num_clients=12", "federation.rounds=1", "federation.local_epochs=1"),
+        *("federation.num_clients=12", "federation.rounds=1"),
         *("encoding.l2_clip=0.5,2", "federation.learning_rate=0.5"),
     )
     sweep = dataclasses.replace(
@@ -135,7 +135,7 @@ def test_a_small_one_runs_from_end_to_end(tmp_path: Path) -> None:
     assert list(summary["arm"]) == [TRUSTED, NONE]
     assert list(summary["trials"]) == [2, 2]
     assert set(runs["seed"]) == {3, 4}
-    assert set(trials["seed"]) == {100, 101}
+    assert set(trials["seed"]) == {100}
     # 359 test examples of digits, 300 validation examples.
     assert ((359 * runs["accuracy"]) % 1.0).round(6).isin([0.0, 1.0]).all()
     assert ((300 * trials["accuracy"]) % 1.0).round(6).isin([0.0, 1.0]).all()
