@@ -35,7 +35,6 @@ STUDIES = (
     "paper",
     "mean_estimation",
     "sum_grid",
-    "payload",
     "tuned_headline",
     "records",
     "beyond_trusted_server",

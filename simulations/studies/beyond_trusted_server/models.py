@@ -32,15 +32,7 @@ class Model(ABC):
 
     @abstractmethod
     def slopes(self, weights: Arrays, inputs: Floats, labels: Labels) -> Arrays:
-        """The gradients of the sums of clients' losses, stacked.
-
-        Parameters
-        ----------
-        weights
-            Those that all clients start with.
-        inputs, labels
-            (clients, examples, 785) and (clients, examples).
-        """
+        """The gradients of the sums of clients' losses, stacked; inputs are (clients, examples, 785)."""
 
     @abstractmethod
     def scores(self, weights: Arrays, inputs: Floats) -> Floats:

@@ -16,6 +16,7 @@ from fl_privquant.accounting import SecureSum
 from fl_privquant.mechanisms.additive.correlated_gaussian import CorrelatedGaussianMechanism
 from fl_privquant.mechanisms.handed_noise import NoiseSeeds
 from fl_privquant.plotting import import_pyplot
+from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
 from simulations.studies._pages import (
     Compute,
@@ -59,11 +60,22 @@ class Comparison:
     model: str = "softmax"
     """One of :data:`~simulations.studies.beyond_trusted_server.models.MODELS`."""
     epsilons: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    """By replace-one."""
     arms: tuple[str, ...] = tuple(arm for arm in ARMS if arm != NO_PRIVACY)
+
+
+def _replace_one_epsilon(zero_out: float) -> float:
+    """The replace-one ε of Gaussian noise on sums that has that zero-out ε, rounded down to four decimals."""
+    return math.floor(1e4 * gaussian_epsilon(2.0 * gaussian_separation(zero_out, DELTA), DELTA)) / 1e4
 
 
 COMPARISONS = {
     "correlated-mnist": Comparison("MNIST, softmax regression", "mnist"),
+    "correlated-mnist-zero_out": Comparison(
+        "MNIST, softmax regression, ε of 1, 2, 4 and 8 by zero-out",
+        "mnist",
+        epsilons=tuple(map(_replace_one_epsilon, (1.0, 2.0, 4.0, 8.0))),
+    ),
     "correlated-fashion_mnist": Comparison("Fashion-MNIST, softmax regression", "fashion_mnist"),
     "correlated-mnist-cnn": Comparison(
         "MNIST, a small CNN",
@@ -244,7 +256,7 @@ def _draw_accuracies(read: ReadTable, compared: str) -> Any:
     )
     for axis, epsilon in zip(grid.flat, epsilons, strict=False):
         _draw_arms(axis, table, epsilon)
-        axis.set_xlabel(f"test accuracy, {COMPARISONS[compared].name}, %")
+        axis.set_xlabel(f"test accuracy on {COMPARISONS[compared].name.partition(',')[0]}, %")
     return figure
 
 
@@ -286,6 +298,7 @@ _COLORS = {
 
 FIGURES = {
     "accuracies": partial(_draw_accuracies, compared="correlated-mnist"),
+    "accuracies-zero-out": partial(_draw_accuracies, compared="correlated-mnist-zero_out"),
     "accuracies-fashion": partial(_draw_accuracies, compared="correlated-fashion_mnist"),
     "accuracies-cnn": partial(_draw_accuracies, compared="correlated-mnist-cnn"),
 }

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from simulations.studies.__main__ import study_folder
-from simulations.studies._pages import read_table, round_up
+from simulations.studies._pages import mean_with_half, read_table, round_up
 from simulations.studies._sweeps import sweep_runs
-from simulations.studies.tuned_headline.arms import (
+from simulations.studies.tuned_headline.study import (
+    _PLANNED,
     DEFAULT,
     NONE,
     OURS,
@@ -24,9 +25,9 @@ from simulations.studies.tuned_headline.arms import (
     best_trials,
     compute_tuned,
     final_runs,
+    page_numbers,
     summarize,
 )
-from simulations.studies.tuned_headline.study import page_numbers, per_cent
 
 ROOT = Path(__file__).parents[4]
 READ = partial(read_table, study_folder("tuned_headline"))
@@ -110,7 +111,7 @@ def test_losses_are_paired_by_seed() -> None:
     runs = pd.DataFrame(
         [
             {"arm": arm, "run_epsilon": math.inf if arm == NONE else 4.0, "seed": seed, "accuracy": accuracy}
-            | {"kilobytes": 1.0, "error_over_central": 1.0, "coordinate_epsilon": 1.0, "epsilon_reached": 4.0}
+            | dict.fromkeys(_PLANNED, 1.0)
             for arm, values in accuracies.items()
             for seed, accuracy in enumerate(values)
         ]
@@ -118,8 +119,8 @@ def test_losses_are_paired_by_seed() -> None:
     best = runs[runs["seed"] == 0][["arm", "run_epsilon"]].assign(trial=0)
     (row,) = summarize(runs, best).query("arm == @DEFAULT").itertuples()
     assert row.accuracy_high - row.accuracy_low > 0.5
-    assert per_cent(row, "lost_to_none") == "11.0 ± 0.0"
-    assert per_cent(row, "lost_to_trusted") == "1.0 ± 0.0"
+    assert mean_with_half(row, "lost_to_none") == "11.0 ± 0.0"
+    assert mean_with_half(row, "lost_to_trusted") == "1.0 ± 0.0"
 
 
 def test_a_small_one_runs_from_end_to_end(tmp_path: Path) -> None:
@@ -150,10 +151,11 @@ def test_the_documentation_says_what_the_study_found() -> None:
     for arm, rows in NUMBERS["arms"].groupby("arm"):
         by_epsilon = {row.run_epsilon: row for row in rows.itertuples()}
         cells = [
-            per_cent(by_epsilon[epsilon]) if epsilon in by_epsilon else "" for epsilon in (1.0, 4.0, 8.0)
+            mean_with_half(by_epsilon[epsilon]) if epsilon in by_epsilon else ""
+            for epsilon in (1.0, 4.0, 8.0)
         ]
         if arm == NONE:
-            cells = [per_cent(by_epsilon[math.inf])] * 3
+            cells = [mean_with_half(by_epsilon[math.inf])] * 3
         ratio = "" if arm in (NONE, TRUSTED) else f"{by_epsilon[4.0].error_over_central:.3f}"
         line = f"| {arm} | {' | '.join([*cells, ratio])} |"
         assert " ".join(line.split()) in text, line
