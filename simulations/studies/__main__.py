@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +35,6 @@ STUDIES = (
     "paper",
     "mean_estimation",
     "sum_grid",
-    "payload",
     "tuned_headline",
     "records",
     "beyond_trusted_server",
@@ -111,13 +111,16 @@ def main(
             os.environ[DATA_VARIABLES[task]] = directory
     if fresh:
         forget_rows()
+    minutes: dict[str, float] = {}
     studies = [*names, *STUDIES] if "all" in names else names
     for study, parts in choose_parts([name for name in studies if name not in ("all", "results")]).items():
         folder = study_folder(study)
         for part in () if only_page else parts:
+            before = processor_minutes()
             try:
                 compute_part(folder, part, load_study(study).PARTS[part])
-            except MissingDataError as error:
+                minutes[part] = processor_minutes() - before
+            except (MissingDataError, ModuleNotFoundError) as error:
                 if len(parts) == 1:
                     raise
                 print(f"{part}: skipped ({error}); its tables stay as they are")
@@ -125,6 +128,15 @@ def main(
         print(folder / "README.md")
     if {"all", "results"} & set(names):
         print(write_results())
+    for part, spent in minutes.items():
+        print(f"{part:>28} {spent:7.2f} processor minutes")
+    print(f"{'in all':>28} {processor_minutes():7.2f}")
+
+
+def processor_minutes() -> float:
+    """What this process and those that it has waited for have spent of processors, in minutes."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) / 60.0
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ from rich.console import Console
 from rich.progress import track
 
 from fl_privquant.errors import MISSING, InvalidSpecError, PrivQuantError
-from fl_privquant.plotting import STYLE, import_pyplot, save_figure
+from fl_privquant.plotting import COLORS, STYLE, color_of, import_pyplot, save_figure
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.statement import PrivacyStatement, Relation, StatedView, Unit, ViewKind
+from simulations.report.statistics import student_interval
 
 Result = TypeVar("Result")
 ReadTable = Callable[[str], pd.DataFrame]
@@ -135,7 +136,7 @@ def tune_by_twos(
 
 
 def forget_rows() -> None:
-    """Remove all rows that are kept on disk."""
+    """Remove all rows and runs that are kept on disk."""
     shutil.rmtree(CACHE, ignore_errors=True)
 
 
@@ -174,6 +175,21 @@ def draw_figures(home: Path, figures: Mapping[str, Callable[[ReadTable], Any]], 
             save_figure(draw(read), home / "figures" / f"{name}.png")
 
 
+def look_of(mechanism: str) -> dict[str, Any]:
+    """Color and marker of a mechanism, as matplotlib takes them."""
+    place = list(COLORS).index(mechanism) if mechanism in COLORS else 0
+    return {"color": color_of(mechanism), "marker": "osD^vpP*X<>hd8"[place % 14]}
+
+
+def label_values(axis: Any, values: Iterable[float], logarithmic: bool = True) -> None:
+    """Label the horizontal axis at these values alone."""
+    ticks = sorted(values)
+    if logarithmic:
+        axis.set_xscale("log")
+    axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
+    axis.minorticks_off()
+
+
 def page_text(
     home: Path, numbers: Mapping[str, Any], read: ReadTable, template: str = "page.md.jinja"
 ) -> str:
@@ -190,7 +206,6 @@ def page_text(
     environment.filters |= {
         "number": number,
         "round_up": round_up,
-        "span": span,
         "cell": lambda text: str(text).replace("|", "\\|"),
         "epsilon": epsilon_cell,
     }
@@ -260,10 +275,16 @@ def number(value: float | None, digits: int = 3) -> str:
     return "∞" if math.isinf(value) else f"{value:.{digits}f}"
 
 
-def span(values: pd.Series, digits: int) -> str:
-    """The least and the largest value, or the one value that all have."""
-    ends = [number(float(value), digits) for value in (values.min(), values.max())]
-    return " to ".join(dict.fromkeys(ends))
+def half_interval(values: pd.Series) -> float:
+    """Half of the 95 % interval of a mean (Student t)."""
+    _, low, high, _ = student_interval(values)
+    return (high - low) / 2.0
+
+
+def mean_with_half(row: Any, name: str = "accuracy") -> str:
+    """The mean of a row in per cent, and half of its 95 % interval, rounded up: 80.4 ± 0.5."""
+    mean, low, high = (100.0 * getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
+    return f"{mean:.1f} ± {round_up((high - low) / 2, 1)}"
 
 
 def round_up(value: float, digits: int = 4) -> str:

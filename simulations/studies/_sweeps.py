@@ -21,6 +21,7 @@ from simulations.run import execute
 from simulations.runner.callback import swept_values
 from simulations.runner.config import CONF, RunConfig
 from simulations.runner.results import RunDirectory
+from simulations.studies._pages import CACHE
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,10 @@ def execute_runs(configs: Sequence[RunConfig]) -> None:
 def sweep_runs(sweep: Sweep, *more: str) -> list[RunConfig]:
     """The config of every run with more overrides, each once, in the order of the sweep."""
     runs: dict[str, RunConfig] = {}
+    # Beside the rows that are kept, so that --fresh forgets both.
+    place = (f"study={sweep.name}", f"output={CACHE.as_posix()}")
     for variant in ((), *sweep.variants):
-        for config in _expand(sweep.experiment, (*sweep.overrides, *variant, *more)):
+        for config in _expand(sweep.experiment, (*place, *sweep.overrides, *variant, *more)):
             # Overrides that a mechanism ignores do not add runs.
             runs.setdefault(config.run_name, config)
     return list(runs.values())
@@ -113,8 +116,6 @@ def run_columns(config: RunConfig) -> dict[str, Any]:
     return {
         "task": config.task_name,
         "mechanism": config.label,
-        "keep_policy": config.encoding.keep_policy.name,
-        "keep": config.encoding.keep or 1.0,
         "seed": config.seed,
         "dimension": json.loads((path / "provenance.json").read_text())["dimension"],
         "kilobytes": sent / 1000.0,

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from fl_privquant.statement import PrivacyStatement, Unit
-from simulations.report.statistics import student_interval
-from simulations.studies._pages import number, page_text, read_table, round_up, zero_out_epsilon
+from simulations.studies._pages import (
+    half_interval,
+    mean_with_half,
+    number,
+    page_text,
+    read_table,
+    round_up,
+    zero_out_epsilon,
+)
 from simulations.studies.beyond_trusted_server.study import COMPARISONS, MAX_TRIALS
 from simulations.studies.headline import draw_headline
-from simulations.studies.tuned_headline.arms import read_arms
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "pages" / "results.md"
@@ -38,7 +43,6 @@ def results_text() -> str:
         "one_coordinate": coordinate_rows(),
         "vectors": vector_rows(),
         "sums": sum_rows(),
-        "payloads": read_table(HERE / "payload", "payload-needed"),
         "accuracies": accuracy_rows(),
         "turns": turn_rows(),
         "records": record_rows(),
@@ -119,8 +123,6 @@ def coordinate_rows() -> pd.DataFrame:
 def vector_rows() -> pd.DataFrame:
     """The error of the mean of 1000 unit vectors, and the bits of a message, in the local view."""
     table = read_table(HERE / "mean_estimation", "local-1000")
-    private = table["round_epsilon"] < math.inf
-    table = table[private & (table["data"] == "sphere") & (table["dimension"] == 1000)]
     cells = table.assign(
         cell=[f"{row.ratio_to_bound:.4g} ({row.bits:g})" for row in table.itertuples()],
         epsilon=table["round_epsilon"].map("ε = {:g}".format),
@@ -133,7 +135,10 @@ def sum_rows() -> pd.DataFrame:
     """The least error of each mechanism in the secure sum, and the bits that travel."""
     rows = []
     for clients in (100, 1000):
-        table = read_table(HERE / "sum_grid", f"sums-7850-{clients}")
+        grid, others = (
+            read_table(HERE / "sum_grid", f"sums-{name}") for name in (f"7850-{clients}", "others")
+        )
+        table = pd.concat([grid, others[others["num_clients"] == clients]])
         best = (
             table.sort_values("ratio_to_central")
             .groupby(["mechanism", "run_epsilon"], as_index=False)
@@ -145,12 +150,12 @@ def sum_rows() -> pd.DataFrame:
                 for row in own.itertuples()
             }
             rows.append({"clients": clients, "mechanism": mechanism, **cells})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).fillna("–")
 
 
 def accuracy_rows() -> pd.DataFrame:
     """Accuracies on MNIST of arms that were tuned alike."""
-    table = read_arms(partial(read_table, HERE / "tuned_headline"))
+    table = read_table(HERE / "tuned_headline", "tuned")
     rows = []
     for row in table.sort_values(["run_epsilon", "accuracy"], ascending=[False, False]).itertuples():
         finite = math.isfinite(row.run_epsilon)
@@ -161,8 +166,8 @@ def accuracy_rows() -> pd.DataFrame:
                 "mechanism": row.mechanism,
                 "ε, replace-one": _total(row.run_epsilon).epsilon_number,
                 "ε, zero-out": round_up(row.zero_out_epsilon, 2) if finite else number(math.inf),
-                "accuracy, %": _with_half(row, "accuracy"),
-                "points below a trusted server": _with_half(row, "lost_to_trusted")
+                "accuracy, %": mean_with_half(row, "accuracy"),
+                "points below a trusted server": mean_with_half(row, "lost_to_trusted")
                 if finite and not trusted
                 else "",
                 "kB": f"{row.kilobytes:.1f}",
@@ -200,8 +205,7 @@ def turn_rows() -> pd.DataFrame:
 
 
 def _mean_with_half(values: pd.Series) -> str:
-    mean, low, high, _ = student_interval(100.0 * values)
-    return f"{mean:.1f} ± {round_up((high - low) / 2, 1)}"
+    return f"{100.0 * values.mean():.1f} ± {round_up(half_interval(100.0 * values), 1)}"
 
 
 def _release(epsilon: float) -> PrivacyStatement:
@@ -210,9 +214,3 @@ def _release(epsilon: float) -> PrivacyStatement:
 
 def _total(epsilon: float) -> PrivacyStatement:
     return PrivacyStatement(epsilon, DELTA, Unit.TOTAL)
-
-
-def _with_half(row: Any, name: str) -> str:
-    """The mean of a row in per cent, and half of its 95 % interval, rounded up."""
-    mean, low, high = (100.0 * getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
-    return f"{mean:.1f} ± {round_up((high - low) / 2, 1)}"

@@ -159,6 +159,17 @@ def test_masked_codes_are_the_same(mechanism: Any) -> None:
     )
 
 
+def test_clients_with_seeds_of_their_own_are_trained_together_with_the_same_result() -> None:
+    """With correlated noise each message has another seed, and each client adds other noise."""
+    target = pq.Target(8.0, ROUNDS, 3, 1e-5, rounds_apart=2)
+    sums = pq.SimulatedSum(corrupt_fraction=0.0, dropout_fraction=0.0)
+    plan = target.plan(25, 1.0, aggregation=sums, correlation=0.5, force=True)
+    sampling = pq.CohortSampling(2, seed=1, clients=3)
+    sizes = assert_same(plan, lambda sizes: cohort_app(sizes=sizes), sampling=sampling, rotation_seed=1)
+    # In the last round a client that has counted a release already is trained by itself.
+    assert sizes == [3, 3, 2]
+
+
 def test_a_client_whose_update_is_not_finite_costs_the_others_nothing(flower_log: Any) -> None:
     def train(arrays: dict[str, Any], partition: int, number: int) -> dict[str, Any]:
         new = trained(arrays, partition, number)

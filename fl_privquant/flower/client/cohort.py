@@ -52,7 +52,7 @@ class CohortMod(PrivQuantMod):
     def answer_cohort(
         self, sent: Sequence[Sent], contexts: Sequence[Context], train: TrainOne, train_cohort: TrainCohort
     ) -> list[Message]:
-        """The replies to train messages whose contents differ in the keys of masks at most.
+        """The replies to train messages whose contents differ in the keys of masks and in seeds at most.
 
         The contents are not changed.
 
@@ -71,9 +71,14 @@ class CohortMod(PrivQuantMod):
             The reply of each client.
         """
         shared = functools.cache(lambda: ClientRequest.read(sent[0][0]))
+        contents = {id(message.content) for message, _ in sent}
+
+        def read(message: Message) -> ClientRequest:
+            return shared() if len(contents) == 1 else shared().with_seed_of(message)
+
         accepted: dict[Hashable, tuple[AcceptedTask, RecordDict]] = {}
         begun = [
-            self._begin_as_others(message, context, lambda _: shared(), accepted)
+            self._begin_as_others(message, context, read, accepted)
             for message, context in zip(sent, contexts, strict=True)
         ]
         replies = {place: task for place, task in enumerate(begun) if isinstance(task, Message)}

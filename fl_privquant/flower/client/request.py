@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
@@ -35,22 +35,31 @@ class ClientRequest:
     @classmethod
     def read(cls, message: Message) -> ClientRequest:
         """What a message asks for; raises InvalidSpecError or InvalidUpdateError where it is malformed."""
-        configs = [config for _, config in records_of(message.content, ConfigRecord) if is_request(config)]
-        if len(configs) > 1:
-            raise InvalidSpecError("config", MISSING, f"{len(configs)} configs with a request, expected one")
-        if not configs and RECORD_SECAGG in message.content:
+        config = _find_config(message)
+        if config is None and RECORD_SECAGG in message.content:
             raise InvalidSpecError(
                 "config",
                 MISSING,
                 "the server asks for secure aggregation, in which this client takes no part",
                 "give its PrivQuantMod secure_aggregation=True",
             )
-        config = configs[0] if configs else ConfigRecord()
+        config = config or ConfigRecord()
         request = Request.read(config)
         # A copy of the mapping: apps may empty the record while they unpack it.
         received = dict(values_of(require_array_record(message, "the server")))
         arrays, relayed = read_arrays(received), RelayedSeed.read(config)
         return cls(request, received, arrays, relayed, *request.make_codec_and_release(arrays))
+
+    def with_seed_of(self, message: Message) -> ClientRequest:
+        """The same request with the handed noise of a message that differs in nothing else."""
+        return replace(self, relayed=RelayedSeed.read(_find_config(message) or ConfigRecord()))
+
+
+def _find_config(message: Message) -> ConfigRecord | None:
+    configs = [config for _, config in records_of(message.content, ConfigRecord) if is_request(config)]
+    if len(configs) > 1:
+        raise InvalidSpecError("config", MISSING, f"{len(configs)} configs with a request, expected one")
+    return configs[0] if configs else None
 
 
 def require_array_record(message: Message, sender: str) -> ArrayRecord:

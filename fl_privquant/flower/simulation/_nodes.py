@@ -21,7 +21,7 @@ from fl_privquant.flower._flower_internals import (
 from fl_privquant.flower._messages.arrays import records_of
 from fl_privquant.flower._messages.clear_replies import is_training
 from fl_privquant.flower._messages.cohort_replies import CohortReply, Sent
-from fl_privquant.flower._messages.protocol import KEY_DELIVERY
+from fl_privquant.flower._messages.protocol import KEY_COUNTED, PER_CLIENT_KEYS
 from fl_privquant.flower.client.cohort import CohortApp
 from fl_privquant.flower.client.ledger import RECORD_LEDGER
 from fl_privquant.flower.simulation.engine import Federation
@@ -31,6 +31,9 @@ FIRST_NODE_ID = 1
 
 BATCH: Final = 256
 """The most clients that an engine trains at once, unless it is told otherwise."""
+
+# Clients who were sent the same count of releases are of one cohort, whatever else is theirs alone.
+_OWN_KEYS: Final = PER_CLIENT_KEYS - {KEY_COUNTED}
 
 # Coordinates of all models that are trained at once.
 _MAX_COORDINATES: Final = 1 << 22
@@ -161,11 +164,11 @@ class Nodes:
 
 
 def _content_key(content: RecordDict) -> Hashable:
-    """What messages of one cohort have in common: everything but the keys that masks are made of."""
+    """What messages of one cohort have in common: all but the keys that masks are made of, and seeds."""
     return tuple(
         (
             name,
-            tuple((key, type(value), repr(value)) for key, value in record.items() if key != KEY_DELIVERY)
+            tuple((key, type(value), repr(value)) for key, value in record.items() if key not in _OWN_KEYS)
             if isinstance(record, ConfigRecord)
             else id(record),
         )

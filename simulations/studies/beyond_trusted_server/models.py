@@ -32,15 +32,7 @@ class Model(ABC):
 
     @abstractmethod
     def slopes(self, weights: Arrays, inputs: Floats, labels: Labels) -> Arrays:
-        """The gradients of the sums of clients' losses, stacked.
-
-        Parameters
-        ----------
-        weights
-            Those that all clients start with.
-        inputs, labels
-            (clients, examples, 785) and (clients, examples).
-        """
+        """The gradients of the sums of clients' losses, stacked; inputs are (clients, examples, 785)."""
 
     @abstractmethod
     def scores(self, weights: Arrays, inputs: Floats) -> Floats:
@@ -80,12 +72,12 @@ class Softmax(Model):
 
 
 class SmallCNN(Model):
-    """Two layers of filters with steps of two, and a linear one: 6282 weights, drawn as torch does it.
+    """Twelve filters with steps of three, the largest of four each, and a linear layer: 2530 weights.
 
     Steps that are taken with others differ from those alone by rounding.
     """
 
-    learning_rate, unclipped_rate = 2.0, 0.3
+    learning_rate, unclipped_rate = 2.0, 0.5
 
     def initialize(self, seed: int) -> Arrays:
         with torch.random.fork_rng():
@@ -93,7 +85,7 @@ class SmallCNN(Model):
             return {name: weight.detach().numpy() for name, weight in make_network().named_parameters()}
 
     def slopes(self, weights: Arrays, inputs: Floats, labels: Labels) -> Arrays:
-        gradients = _gradients(_as_tensors(weights), torch.tensor(inputs), torch.tensor(labels))
+        gradients = _gradients(_as_tensors(weights), torch.from_numpy(inputs), torch.from_numpy(labels))
         return {name: gradient.numpy() for name, gradient in gradients.items()}
 
     def scores(self, weights: Arrays, inputs: Floats) -> Floats:
@@ -113,12 +105,11 @@ def make_network() -> nn.Module:
     """The network of :class:`SmallCNN`."""
     return nn.Sequential(
         _Images(),
-        nn.Conv2d(1, 8, 5, stride=2),
+        nn.Conv2d(1, 12, 7, stride=3),
         nn.ReLU(),
-        nn.Conv2d(8, 16, 4, stride=2),
-        nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(400, CLASSES),
+        nn.Linear(192, CLASSES),
     )
 
 

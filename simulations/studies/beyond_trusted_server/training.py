@@ -6,6 +6,7 @@ or of a secure sum, and is fresh in each round or correlated over rounds.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from scipy.optimize import brentq
 
 import fl_privquant as pq
-from fl_privquant.accounting import SecureSum, SimulatedSum
+from fl_privquant.accounting import SimulatedSum
 from fl_privquant.flower import ModelAverageStrategy, PrivQuantStrategy
 from fl_privquant.flower._messages.arrays import read_arrays
 from fl_privquant.flower.client import CohortApp, CohortMod
@@ -40,7 +41,6 @@ from fl_privquant.privacy_loss.correlated_noise import (
     error_ratio,
     find_correlation,
 )
-from fl_privquant.secagg import ClientPolicy
 from simulations.runner.central import CentralGaussianStrategy, calibrate_sum_noise
 from simulations.studies._pages import data_root, zero_out_epsilon
 from simulations.studies.beyond_trusted_server.models import MODELS, Arrays, Floats, Labels
@@ -89,9 +89,6 @@ class Setting:
     """One of :data:`~simulations.studies.beyond_trusted_server.models.MODELS`."""
     validate: bool = False
     """Whether to evaluate examples that are held back from training, in place of the test examples."""
-    rounds: int = ROUNDS
-    masked: bool = False
-    """Whether codes are masked and seeds sealed, or added up in the open with the same result."""
 
     @property
     def noise(self) -> Arm:
@@ -129,19 +126,20 @@ def run_training(setting: Setting) -> dict[str, Any]:
         strategy = ModelAverageStrategy(_make_strategy(setting, plan, correlation), DECAY)
 
         def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            if number < setting.rounds:
+            if number < ROUNDS:
                 return None
             return MetricRecord({"accuracy": model.accuracy(read_arrays(arrays), test_x, test_y)})
 
         result = strategy.start(
             grid,
             ArrayRecord({name: Array(array) for name, array in initial.items()}),
-            num_rounds=setting.rounds,
+            num_rounds=ROUNDS,
             evaluate_fn=strategy.evaluate_both(evaluate),
         )
         outcome["model"] = read_arrays(result.arrays)
-        outcome.update(result.evaluate_metrics_serverapp[setting.rounds])
+        outcome.update(result.evaluate_metrics_serverapp[ROUNDS])
 
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     # Flower draws clients and noise from the global generators.
     random.seed(setting.seed)
     np.random.seed(setting.seed)  # noqa: NPY002
@@ -154,16 +152,12 @@ def run_training(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _aggregation(setting: Setting) -> Any:
-    return (SecureSum if setting.masked else SimulatedSum)(corrupt_fraction=0.0, dropout_fraction=0.0)
-
-
 def _make_plan(setting: Setting, dimension: int) -> Plan:
     target = pq.Target(setting.epsilon, ROUNDS, COHORT, DELTA, rounds_apart=APART)
     return target.plan(
         dimension,
         setting.l2_clip,
-        aggregation=_aggregation(setting),
+        aggregation=SimulatedSum(corrupt_fraction=0.0, dropout_fraction=0.0),
         correlation="auto" if setting.noise.correlated else None,
     )
 
@@ -273,7 +267,4 @@ def _client_app(setting: Setting) -> ClientApp:
         app = ClientApp()
         app.train()(train)
         return app
-    honest = ClientPolicy(corrupt_fraction=0.0, dropout_fraction=0.0)
-    policy: ClientPolicy | bool = honest if setting.masked else False
-    mod = CohortMod(math.inf, max_delta=DELTA, seed=setting.seed, secure_aggregation=policy)
-    return CohortApp(mod, train, train_cohort)
+    return CohortApp(CohortMod(math.inf, max_delta=DELTA, seed=setting.seed), train, train_cohort)

@@ -1,129 +1,143 @@
-"""Mean estimation: error, bits and time of every mechanism, in the local view and in secure sums."""
+"""Mean estimation in the local view: the server sees each client's message, and averages its estimates.
+
+If mechanisms are unbiased and independent over clients, the error of the mean is that of one client divided
+by their number. So one client's error is computed: exactly, by the mechanism's own formula, averaged over a
+sample of unit vectors, and once more from draws, with its standard error.
+"""
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import sem
 
+import fl_privquant as pq
+from fl_privquant.mechanisms.vectors.base import VectorMechanism
 from fl_privquant.mechanisms.vectors.sphere import privunit_squared_error
 from fl_privquant.plotting import color_of, import_pyplot
-from simulations.studies._drawing import label_values, look_of
-from simulations.studies._pages import ReadTable, join_tables
-from simulations.studies.mean_estimation import local, secure
-from simulations.studies.mean_estimation.local import (
-    CHECK,
-    CLIENTS,
-    DATA,
-    DELTA,
-    DIMENSIONS,
-    EPSILONS,
-    FLOORS,
-    LOCAL,
-    PRIVATE,
-)
-from simulations.studies.mean_estimation.secure import SAMPLED, SECURE, central_error
-from simulations.studies.sum_grid.grid import OURS
+from simulations.studies._pages import Compute, ReadTable, compute_rows, join_tables, label_values, look_of
 
-PARTS = local.PARTS | secure.PARTS
+Floats = NDArray[np.float64]
 
+DIMENSIONS, EPSILONS, DELTA = (100, 1000, 10_000), (1.0, 2.0, 4.0, 8.0), 1e-5
+PRIVATE = ("privunit", "shared_codebook", "sqkr", "cldp_l2", "vqsgd_private", "mmrc", "mrc", "gaussian")
+"""Mechanisms with local privacy; only the last has a delta."""
 WITHIN = 1.02
 """Mechanisms are as good as the best up to this many times the least error; then the fewest bits win."""
-_MANY = 30
-_ALIKE = 1e-9
-_SETTING = ["num_clients", "dimension", "round_epsilon"]
+
+_SAMPLE = 200
+_DRAWS = {100: 100, 1000: 30, 10_000: 5}
+_REPEATS = (1, 2, 3, 4, 6, 8)
+_WORDS = {
+    "shared_codebook": "{0.levels} codewords, {0.num_near} near",
+    "mmrc": "{0.levels} codewords",
+    "mrc": "{0.levels} codewords",
+    "sqkr": "{0.sampled} signs",
+    "cldp_l2": "{0.repeats} draws",
+    "vqsgd_private": "{0.repeats} draws",
+    "privunit": "cap of height {0.height:.4f}",
+}
+
+
+def draw_unit_vectors(generator: np.random.Generator, count: int, dimension: int) -> Floats:
+    """Vectors from the unit sphere, one in each row."""
+    normal = generator.normal(size=(count, dimension))
+    return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def best_design(name: str, epsilon: float, dimension: int) -> tuple[Any, str]:
+    """The mechanism at its best setting, and what that is."""
+    if name == "gaussian":
+        # Two vectors in the unit ball are at most 2 apart, as are two coordinates in [-1, 1].
+        return pq.design(name, epsilon=epsilon, delta=DELTA), f"δ = {DELTA:g}"
+    # Only this one does not choose its own setting.
+    choices: list[dict[str, Any]] = [{}]
+    if name == "vqsgd_private":
+        choices = [{"repeats": repeats} for repeats in _REPEATS]
+    tried: list[Any] = [pq.design(name, epsilon=epsilon, dimension=dimension, **more) for more in choices]
+    best = min(tried, key=lambda mechanism: mechanism.squared_error(np.zeros(dimension)))
+    return best, _WORDS[name].format(best)
+
+
+def _exact_error(mechanism: Any, x: Floats) -> float:
+    if isinstance(mechanism, VectorMechanism):
+        return float(np.mean([mechanism.squared_error(row) for row in x]))
+    return float(x.shape[1] * mechanism.mse())
+
+
+def local_row(dimension: int, epsilon: float, name: str, draws: int) -> dict[str, Any]:
+    """A mechanism on unit vectors.
+
+    ``error`` is one client's squared error by the mechanism's formula, ``drawn`` that of ``draws`` messages
+    with its standard error; ``ratio_to_bound`` is the error divided by the least one of unbiased local
+    mechanisms.
+    """
+    mechanism, setting = best_design(name, epsilon, dimension)
+    x = draw_unit_vectors(np.random.default_rng(17), _SAMPLE, dimension)
+    stream = pq.RandomStream.seeded(17, round=round(epsilon))
+    errors = [
+        float(((mechanism.decode(mechanism.encode(vector, rng=stream)) - vector) ** 2).sum())
+        for vector in x[:draws]
+    ]
+    error = _exact_error(mechanism, x)
+    return {
+        "dimension": dimension,
+        "round_epsilon": epsilon,
+        "round_delta": mechanism.delta,
+        "mechanism": name,
+        "certified": not mechanism.outputs_floats,
+        "setting": setting,
+        "bits": round(dimension * mechanism.bits_per_coordinate),
+        "error": error,
+        "ratio_to_bound": error / privunit_squared_error(epsilon, dimension),
+        # Draws use the first vectors, whose exact error differs from the sample's: that is corrected for.
+        "drawn": float(np.mean(errors)) + error - _exact_error(mechanism, x[:draws]),
+        "drawn_standard_error": float(sem(errors)),
+        "draws": draws,
+    }
+
+
+def _compute_local(dimension: int) -> pd.DataFrame:
+    cells = itertools.product([dimension], EPSILONS, PRIVATE, [_DRAWS[dimension]])
+    return compute_rows(local_row, cells)
+
+
+PARTS: dict[str, Compute] = {
+    f"local-{dimension}": partial(_compute_local, dimension) for dimension in DIMENSIONS
+}
+"""By name, the functions that compute the tables: one for each number of coordinates."""
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    rows, sums = join_tables(read, LOCAL), secure_table(read)
-    certified = rows[rows["certified"]]
-    kinds = ["data", "dimension", "round_epsilon"]
-    errors = certified.pivot_table("error", ["dimension", "round_epsilon", "mechanism"], "data")
-    # For each setting the row of each mechanism with the fewest bits of nearly its least error.
-    best = winners(sums, [*_SETTING, "mechanism"], "bits_in_sum").reset_index()
+    rows = join_tables(read, PARTS)
     return {
-        "clients": CLIENTS,
-        "dimensions": DIMENSIONS,
         "epsilons": EPSILONS,
         "delta": DELTA,
-        "data": tuple(DATA),
         "private": PRIVATE,
-        "floors": tuple(FLOORS),
         "within": WITHIN,
         "lower_bound": privunit_squared_error,
-        "central_error": central_error,
-        "check": read(CHECK),
         "local": rows,
-        "sphere": rows[rows["data"] == "sphere"],
-        "data_ratios": errors.div(errors["sphere"], axis=0),
-        "draws": compare_draws(rows),
-        "secure_table": {
-            key: {row.mechanism: row for row in own.itertuples()} for key, own in best.groupby(_SETTING)
-        },
-        "secure_names": sorted(sums["mechanism"].unique(), key=lambda name: (name != OURS, name)),
-        "regimes": compare_views(certified, sums),
-        "local_winners": dict(winners(certified, kinds)["mechanism"].value_counts()),
-        "secure_winners": dict(winners(sums, _SETTING, "bits_in_sum")["mechanism"].value_counts()),
+        "winners": dict(winners(rows)["mechanism"].value_counts()),
     }
 
 
-def secure_table(read: ReadTable) -> pd.DataFrame:
-    """All rows of secure sums, of the settings in which mechanisms can be compared."""
-    rows = join_tables(read, SECURE)
-    return pd.concat([rows, read(SAMPLED).merge(rows[_SETTING].drop_duplicates())], ignore_index=True)
-
-
-def winners(rows: pd.DataFrame, setting: list[str], bits: str = "bits") -> pd.DataFrame:
-    """For each setting the row with the fewest bits among those of nearly the least error."""
-    least = rows.groupby(setting)["error"].transform("min")
-    near = rows[rows["error"] <= WITHIN * least].sort_values([*setting, bits, "error"])
+def winners(rows: pd.DataFrame) -> pd.DataFrame:
+    """For each setting the certified row with the fewest bits among those of nearly the least error."""
+    setting, certified = ["dimension", "round_epsilon"], rows[rows["certified"]]
+    least = certified.groupby(setting)["error"].transform("min")
+    near = certified[certified["error"] <= WITHIN * least].sort_values([*setting, "bits", "error"])
     return near.drop_duplicates(setting).set_index(setting)
-
-
-def compare_draws(rows: pd.DataFrame) -> dict[str, Any]:
-    """How near drawn errors are to exact ones, in standard errors, of all mechanisms that are random.
-
-    Cells in which all draws had the same error are counted apart: their standard error is zero because
-    rarer outcomes did not occur in so few draws.
-    """
-    rows = rows[rows["mechanism"] != "top_k"]
-    spread = rows[rows["drawn_standard_error"] > _ALIKE * rows["error"]]
-    away = (spread["drawn"] - spread["error"]).abs() / spread["drawn_standard_error"]
-    # A standard error of fewer draws is itself rough.
-    many = spread["draws"] >= _MANY
-    worst = spread[many].loc[away[many].idxmax()]
-    return {
-        "cells": len(spread),
-        "alike": len(rows) - len(spread),
-        "within_two": float((away < 2.0).mean()),
-        "many": _MANY,
-        "most": float(away[many].max()),
-        "where": worst["mechanism"],
-    }
-
-
-def compare_views(certified: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
-    """The winner in the secure sum for each size, number of clients and epsilon, beside the local one.
-
-    Columns that end in ``_local`` are those of the winner in the local view, whose error is that of the
-    mean here; ``gain`` is its error over the secure sum's.
-    """
-    size = ["dimension", "round_epsilon"]
-    sphere = certified[certified["data"] == "sphere"]
-    in_sum = winners(sums, _SETTING, "bits_in_sum").reset_index()
-    both = in_sum.join(winners(sphere, size).add_suffix("_local"), on=size, how="inner")
-    error = both["error_local"] / both["num_clients"]
-    return both.assign(error_local=error, gain=error / both["error"])
-
-
-_CLIENTS, _EPSILON = 1000, 4.0
 
 
 def _draw_local(read: ReadTable) -> Any:
     """Errors over the bound against epsilon: a panel for each number of coordinates."""
-    rows = join_tables(read, LOCAL)
-    rows = rows[rows["data"] == "sphere"]
+    rows = join_tables(read, PARTS)
     figure, axes = import_pyplot().subplots(
         1, len(DIMENSIONS), figsize=(11.0, 4.2), sharey=True, layout="constrained"
     )
@@ -145,31 +159,5 @@ def _draw_local(read: ReadTable) -> Any:
     return figure
 
 
-def _draw_bits(read: ReadTable) -> Any:
-    """Errors of the mean against bits of a client, both views and without privacy; a panel for each size."""
-    rows, sums = join_tables(read, LOCAL), secure_table(read)
-    rows = rows[(rows["data"] == "sphere")]
-    figure, axes = import_pyplot().subplots(1, len(DIMENSIONS), figsize=(11.0, 4.6), layout="constrained")
-    for axis, dimension in zip(axes, DIMENSIONS, strict=True):
-        here = rows[rows["dimension"] == dimension]
-        # The bias of top_k does not fall with the number of clients.
-        for name in (*PRIVATE, *(floor for floor in FLOORS if floor != "top_k")):
-            own = here[(here["mechanism"] == name)]
-            own = own[own["round_epsilon"].isin([_EPSILON, float("inf")])]
-            look = look_of(name) | ({} if name in PRIVATE else {"marker": "x"})
-            axis.plot(own["bits"], own["error"] / _CLIENTS, linestyle="", label=name, **look)
-        summed = sums[(sums["dimension"] == dimension) & (sums["round_epsilon"] == _EPSILON)]
-        for name, own in summed[summed["num_clients"] == _CLIENTS].groupby("mechanism"):
-            look = {"color": color_of(str(name)), "marker": "s", "markersize": 4, "linestyle": ":"}
-            axis.plot(own["bits_in_sum"] * dimension, own["error"], label=f"{name}, secure sum", **look)
-        central = central_error(_CLIENTS, dimension, _EPSILON)
-        axis.axhline(central, color="#777777", linestyle="--", linewidth=0.8)
-        axis.set(xscale="log", yscale="log", title=f"{dimension:,} coordinates")
-        axis.set_xlabel("bits of a client's message")
-    axes[0].set_ylabel(f"squared error of the mean of {_CLIENTS:,} clients")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
-    return figure
-
-
-FIGURES = {"local": _draw_local, "bits": _draw_bits}
+FIGURES = {"local": _draw_local}
 """By name, the functions that draw the figures of the page."""

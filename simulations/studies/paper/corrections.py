@@ -1,41 +1,174 @@
-"""Where the paper's text needs correcting: there is one check for each point, and one command runs all."""
+"""Where the paper's theorems need correcting: one check for each, by algebra on exact distributions.
+
+Symbols of the paper: c = 1, B_i bins, m their number, Δ ``margin``, γ ``gamma``, q_n(i) ``selection[n - 1][i
+- 1]``.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
-from fl_privquant.errors import PrivQuantError
+import fl_privquant as pq
+from fl_privquant._array_types import Floats
+from fl_privquant.distributions.output_distribution import OutputDistribution
+from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
+from fl_privquant.mechanisms.tables.erm import erm_distribution
+from fl_privquant.optimize.optm.bin_selection import Selections
 from simulations.studies._pages import Compute, compute_rows
-from simulations.studies.paper import experiment_checks, theorem_checks
-from simulations.studies.paper.findings import Finding
+from simulations.studies.paper import dpsgd, scalar, vector_error
 
-CHECKS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
+WORDS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
 """The texts of each check, by its name."""
 
-# Random cases in each check of a theorem.
+Finding = tuple[bool, dict[str, float]]
+"""Whether a check confirms the correction, and the figures behind that."""
+
+# Random cases in each check.
 _CONFIGURATIONS = 200
-_COLUMNS = ("where", "claim", "finding", "verdict", "confirmed")
+_ROUNDING = 1e-9
+_COUNTEREXAMPLE = [
+    np.array(weights)
+    for weights in (
+        (1.0,),
+        (0.01, 0.99),
+        (0.05, 0.79, 0.16),
+        (0.4, 0.28, 0.07, 0.25),
+        # Not used by inputs in [-1, 1].
+        (0.2,) * 5,
+        (1.0 / 6.0,) * 6,
+    )
+]
 
 
-def run_check(name: str, configurations: int) -> Finding:
-    """What the check of that name finds in ``configurations`` random cases.
+def erm_privacy(configurations: int) -> Finding:
+    """Theorem erm_privacy against the exact epsilon of ERM."""
 
-    The check ``erm-privacy`` is the function ``erm_privacy`` of one of the two modules of checks.
-    """
-    functions = vars(experiment_checks) | vars(theorem_checks)
-    finding: Finding = functions[name.replace("-", "_")](configurations)
-    return finding
+    def claimed(gamma: float, levels: int, margin: float) -> float:
+        return gamma + math.log(2.0 * levels * (1.0 + margin))
+
+    exact = erm_distribution(_uniform_bins(4, 0.01), 0.1).epsilon
+    broken = corrected = 0
+    for levels, margin, gamma in _erm_configurations(configurations):
+        lost = erm_distribution(_uniform_bins(levels, margin), gamma).epsilon
+        broken += lost > claimed(gamma, levels, margin)
+        bound = gamma + math.log(levels**2 * (1.0 + margin) / (2.0 * margin))
+        corrected += lost <= bound * (1.0 + _ROUNDING)
+    measured = {"exact": exact, "claimed": claimed(0.1, 4, 0.01), "broken": broken, "corrected": corrected}
+    return exact > measured["claimed"] and broken > 0 and corrected == configurations, measured
+
+
+def constraint1_pairs(configurations: int) -> Finding:
+    """Theorem constraint1: the epsilon that its printed rows allow, against the exact one."""
+    bins = np.array([-3.0, -2.0, -0.5, 0.5, 2.0, 3.0])
+    distribution = Selections(bins).mirror(_COUNTEREXAMPLE)
+    printed = _constraint1_epsilon(bins, distribution, all_pairs=False)
+    equal = 0
+    for drawn_bins, selection in _random_selections(configurations):
+        drawn = Selections(drawn_bins).mirror(selection)
+        equal += abs(_constraint1_epsilon(drawn_bins, drawn, all_pairs=True) - drawn.epsilon) < _ROUNDING
+    measured = {"printed": printed, "exact": distribution.epsilon, "equal": equal}
+    return printed < distribution.epsilon - 1.0 and equal == configurations, measured
+
+
+def constraint2_feasible(configurations: int) -> Finding:
+    """Theorem constraint2 on the bins that the paper prints, and on uniform ones."""
+    printed = {*scalar.OPTM_BINS.values(), *dpsgd.OPTM_BINS.values(), vector_error.OPTM_BINS}
+    forced = {
+        bins: (bins[-1] - bins[-2]) / (bins[-1] - bins[-3])
+        for bins in sorted(printed, key=lambda bins: bins[-1])
+    }
+    refused = 0
+    for bins in printed:
+        try:
+            pq.design("optm", family="independent", constraints="constraint2", epsilon=8.0, bins=bins)
+        except InfeasibleDesignError as error:
+            refused += error.every_epsilon
+    common: dict[str, Any] = {"epsilon": 2.0, "objective": "mae", "bins": (-3.0, -1.0, 1.0, 3.0)}
+    weak = pq.design("optm", family="independent", constraints="constraint2", **common).mae()
+    free = pq.design("optm", family="free", **common).mae()
+    least = min(forced.values())
+    measured = {"least_forced": least, "refused": refused, "sets": len(printed), "weak": weak, "free": free}
+    return least > 0.5 and refused == len(printed) and free < weak, measured
+
+
+def _uniform_bins(levels: int, margin: float) -> Floats:
+    return np.linspace(-1.0 - margin, 1.0 + margin, levels)
+
+
+def _erm_configurations(count: int) -> Iterator[tuple[int, float, float]]:
+    """Random numbers of bins from 4, margins and gammas, the last two on a logarithmic scale."""
+    generator = np.random.default_rng(1)
+    for _ in range(count):
+        levels = int(generator.integers(4, 17))
+        margin = float(np.exp(generator.uniform(math.log(0.01), math.log(3.0))))
+        yield levels, margin, float(np.exp(generator.uniform(math.log(0.02), math.log(5.0))))
+
+
+def _random_selections(count: int) -> Iterator[tuple[Floats, list[Floats]]]:
+    """Symmetric bins, some outside [-1, 1], and selections with q_i(i) >= q_j(i), as the lemma assumes."""
+    generator = np.random.default_rng(2)
+    num_drawn = 0
+    while num_drawn < count:
+        half = np.sort(generator.uniform(0.1, 3.0, 3))
+        if not (half[0] < 0.95 and half[-1] > 1.05):
+            continue
+        bins = np.concatenate([-half[::-1], half])
+        selection = [generator.dirichlet(np.ones(n)) for n in range(1, bins.size + 1)]
+        if all(
+            selection[i][i] >= selection[j][i] for i, j in itertools.combinations(range(bins.size - 1), 2)
+        ):
+            num_drawn += 1
+            yield bins, selection
+
+
+def _constraint1_epsilon(bins: Floats, distribution: OutputDistribution, all_pairs: bool) -> float:
+    """The least epsilon at which the rows of the theorem hold, with bounds o = u = q."""
+    worst = 0.0
+    for i in np.flatnonzero(bins <= 1.0):
+        # By symmetry minima are sought at x >= B_i only, where the output is a left bin: at ends of pieces.
+        to_right = np.flatnonzero(distribution.starts >= bins[i] - _ROUNDING)
+        lows = distribution.end_rows[to_right, i]
+        if bins[i] >= -1.0:
+            # q_i(i) is p from the right of the bin, q_(m+1-i)(m+1-i) from its left.
+            highs = np.array([distribution.rows[:, i].max()])
+            pairs: Iterable[tuple[float, float]] = itertools.product(highs, lows)
+        else:
+            highs = distribution.start_rows[to_right, i]
+            # Piece k starts at B_k (or -c) and ends at the next bin (or c): the left limit at B_k is piece
+            # k - 1's end. Printed are (B_k, B_k), (B_k, c), (-c, B_k), (-c, c).
+            if all_pairs:
+                pairs = itertools.product(highs, lows)
+            else:
+                same = list(zip(highs[1:], lows[:-1], strict=True))
+                pairs = itertools.chain(
+                    same, ((high, lows[-1]) for high in highs), ((highs[0], low) for low in lows)
+                )
+        worst = max(worst, max(math.log(high / low) for high, low in pairs))
+    return worst
+
+
+CHECKS: dict[str, Callable[[int], Finding]] = {
+    "erm-privacy": erm_privacy,
+    "constraint1-pairs": constraint1_pairs,
+    "constraint2-feasible": constraint2_feasible,
+}
+"""By name, the functions that check a theorem in so many random cases."""
 
 
 def _row(name: str, configurations: int) -> dict[str, Any]:
-    words, finding = CHECKS[name], run_check(name, configurations)
-    figures = {**finding.measured, "configurations": configurations}
-    record = {**words, "finding": words["finding"] % figures, "confirmed": finding.confirmed}
-    return {"check": name, **{column: record[column] for column in _COLUMNS}}
+    words = WORDS[name]
+    confirmed, measured = CHECKS[name](configurations)
+    found = words["finding"] % {**measured, "configurations": configurations}
+    told = {"where": words["where"], "claim": words["claim"], "finding": found, "verdict": words["verdict"]}
+    return {"check": name, **told, "confirmed": confirmed}
 
 
 def compute_corrections() -> pd.DataFrame:

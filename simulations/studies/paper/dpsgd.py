@@ -148,16 +148,19 @@ class _Part:
         coordinate = self.mechanism.epsilon
         if self.how == "logits":
             release = Release(self.mechanism, problem.num_classes)
-            return dict(zip(names, (coordinate, _compute_epsilon(release), math.inf, math.inf), strict=True))
+            return dict(
+                zip(
+                    names,
+                    (coordinate, round_statement(release, DELTA).epsilon, math.inf, math.inf),
+                    strict=True,
+                )
+            )
         # The last batch may be short: its sum hides an example among the fewest others.
         last = problem.order.shape[1] % problem.batch_size or problem.batch_size
         views = (LOCAL, View.aggregate(last))
-        epsilons = [_compute_epsilon(Release(self.mechanism, problem.dimension, view)) for view in views]
+        releases = [Release(self.mechanism, problem.dimension, view) for view in views]
+        epsilons = [round_statement(release, DELTA).epsilon for release in releases]
         return dict(zip(names, (coordinate, math.nan, *epsilons), strict=True))
-
-
-def _compute_epsilon(release: Release) -> float:
-    return round_statement(release, DELTA).epsilon
 
 
 def _parts(name: str, problem: Problem) -> Iterator[_Part]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from fl_privquant.plotting import color_of, import_pyplot
 from simulations.studies._pages import ReadTable
-from simulations.studies.paper import corrections, dpsgd, example_distribution, scalar, vector_error
+from simulations.studies.paper import corrections, dpsgd, scalar, vector_error
 
-PARTS = scalar.PARTS | example_distribution.PARTS | vector_error.PARTS | dpsgd.PARTS | corrections.PARTS
+PARTS = scalar.PARTS | vector_error.PARTS | dpsgd.PARTS | corrections.PARTS
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
@@ -21,8 +21,8 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "ours": "OPTM free (ours)",
         "budget": dpsgd.BUDGET,
         "delta": dpsgd.DELTA,
-        "bins": example_distribution.BINS,
-        "gamma": example_distribution.GAMMA,
+        "bins": scalar.EXAMPLE_BINS,
+        "gamma": scalar.EXAMPLE_GAMMA,
         "parts": list(PARTS),
     }
 
@@ -80,7 +80,7 @@ def _draw_distribution(read: ReadTable) -> Any:
         for output, color in _OUTPUTS.items():
             probability = np.column_stack([pieces[f"start_{output}"], pieces[f"end_{output}"], gaps]).ravel()
             axis.plot(x, probability, color=color, linewidth=2, label=f"p(x, {output})")
-        for number, value in enumerate(example_distribution.BINS, start=1):
+        for number, value in enumerate(scalar.EXAMPLE_BINS, start=1):
             if abs(value) < 1.0:
                 axis.axvline(value, color="#bbbbbb", linewidth=0.8, zorder=0)
                 axis.text(value, 1.01, f"$B_{number}$", transform=axis.get_xaxis_transform(), ha="center")

@@ -7,9 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
 from fl_privquant.plotting import import_pyplot
 from fl_privquant.statement import PrivacyStatement, Relation, Unit, ViewKind
@@ -22,6 +20,7 @@ from simulations.studies._pages import (
     compute_once,
     compute_rows,
     data_root,
+    half_interval,
     join_tables,
     tune_by_twos,
 )
@@ -59,7 +58,7 @@ def tune_rate(way: str, epsilon: float) -> list[dict[str, Any]]:
 
 
 def _compute_cnn() -> pd.DataFrame:
-    configs = sweep_runs(CNN, f"task.data_root={data_root(CNN.needs)}", f"study={CNN.name}")
+    configs = sweep_runs(CNN, f"task.data_root={data_root(CNN.needs)}")
     execute_runs(configs)
     return pd.DataFrame([_cnn_row(config) for config in configs])
 
@@ -160,7 +159,7 @@ def _summarize(rows: pd.DataFrame) -> dict[str, Any]:
         "epsilon": float(first["epsilon"]),
         "learning_rate": float(first["learning_rate"]),
         "accuracy": 100.0 * float(rows["accuracy"].mean()),
-        "half": _half_interval(100.0 * rows["accuracy"].to_numpy()),
+        "half": half_interval(100.0 * rows["accuracy"]),
         "add_remove": float(first["add_remove"]),
         "replace_one": float(first["replace_one"]),
         "bytes": int(first["bytes"]),
@@ -170,11 +169,5 @@ def _summarize(rows: pd.DataFrame) -> dict[str, Any]:
 def _lead(table: pd.DataFrame, ahead: str, behind: str, epsilon: float) -> dict[str, float]:
     """Points that one way is ahead of another at the same ε, seed by seed."""
     here = table[table["epsilon"] == epsilon].pivot(index="seed", columns="way", values="accuracy")
-    points = 100.0 * (here[ahead] - here[behind]).dropna().to_numpy()
-    return {"epsilon": epsilon, "points": float(points.mean()), "half": _half_interval(points)}
-
-
-def _half_interval(values: np.ndarray) -> float:
-    """Half of the 95 % interval of a mean (Student t)."""
-    number = len(values)
-    return float(stats.t.ppf(0.975, number - 1) * values.std(ddof=1) / math.sqrt(number))
+    points = 100.0 * (here[ahead] - here[behind]).dropna()
+    return {"epsilon": epsilon, "points": float(points.mean()), "half": half_interval(points)}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -27,13 +26,12 @@ from torch import nn
 import fl_privquant as pq
 from fl_privquant.accounting.records import record_statement
 from fl_privquant.codec.record_sampling import RecordSampling
-from fl_privquant.errors import MISSING
 from fl_privquant.flower import PrivQuantMod, PrivQuantStrategy, linear_record_update
 from fl_privquant.flower.simulation import Federation, InlineEngine
 from fl_privquant.planning.record_plan import RecordPlan, plan_records
 from fl_privquant.privacy_loss.additive.gaussian import gaussian_epsilon, gaussian_separation
 from fl_privquant.statement import Relation
-from simulations.studies._pages import DATA_VARIABLES, MissingDataError
+from simulations.studies._pages import data_root
 from simulations.tasks.data import mnist
 
 SILOS, RECORDS, ROUNDS, RATE, CLIP, DELTA = 10, 10_000, 100, 0.1, 1.0, 1e-5
@@ -55,10 +53,7 @@ ClientUpdate = Callable[[Message, int, int], RecordDict]
 
 @lru_cache(maxsize=1)
 def _examples() -> tuple[Data, Data]:
-    root = os.environ.get(DATA_VARIABLES["mnist"])
-    if not root:
-        raise MissingDataError("mnist", MISSING, "has no directory", "give --mnist DIRECTORY")
-    examples = mnist(root)
+    examples = mnist(data_root("mnist"))
     flat = (split.reshape(len(split), -1).astype(np.float64) for split in (examples.train_x, examples.test_x))
     train, test = flat
     return (train, examples.train_y), (test, examples.test_y)

@@ -1,42 +1,128 @@
-"""Exact errors of mechanisms in the secure sum, each at its own best, over that of a central Gaussian."""
+"""Mechanisms for secure sums on a grid of settings: error and travelling bits of certified plans.
+
+All clients hold the same rotated update at the norm bound, and all mechanisms have an equal (epsilon, delta)
+of the whole run in the aggregate view. Errors are relative to that of a central Gaussian, at unit gain
+(:mod:`fl_privquant.optimize.sums.coordinate_clip`): signal that a clip removes counts as additional noise.
+Bits are those
+that a client sends for a coordinate through secure aggregation. The plan of ``rounded_gaussian`` chooses
+them; the others round to several numbers of levels, and each plan chooses its clip. One more table has the
+fewest levels with which each mechanism comes close to the central Gaussian, and the bits that these take.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
+import fl_privquant as pq
+from fl_privquant.accounting import SecureSum
+from fl_privquant.errors import InfeasibleDesignError
+from fl_privquant.mechanisms.registry import default_mechanisms
 from fl_privquant.plotting import color_of, import_pyplot
 from fl_privquant.statement import PrivacyStatement, StatedView, Unit, ViewKind
-from simulations.studies._pages import ReadTable, join_tables
-from simulations.studies.sum_grid.grid import (
-    ALLOWED,
-    CLIENTS,
-    DELTA,
-    DIMENSIONS,
-    EPSILONS,
-    GRID,
-    OURS,
-    PARTS,
-    PEERS,
-    ROUNDS,
-)
+from simulations.studies._pages import Compute, ReadTable, compute_rows, join_tables
 
-__all__ = ["FIGURES", "PARTS", "page_numbers"]
-
-LABELS = {
-    "rounded_gaussian": "rounded Gaussian",
-    "pbm": "Poisson binomial",
-    "discrete_gaussian": "discrete Gaussian",
-    "skellam": "Skellam",
+ROUNDS, DELTA = 50, 1e-5
+DIMENSIONS, CLIENTS, EPSILONS = (650, 7850, 1_000_000), (50, 100, 1000, 10_000), (1.0, 4.0, 10.0)
+OURS = default_mechanisms(in_sum=True)[0]
+PEERS = ("pbm", "discrete_gaussian", "skellam")
+OTHERS: dict[str, int | None] = {
+    "csgm": 3,
+    "one_bit": None,
+    "optm": 4,
+    "rqm": 4,
+    "erm": 4,
+    "grr": 2,
 }
-"""What mechanisms are called in the figure of bits and in its table."""
+"""Further mechanisms for 7850 coordinates, and their numbers of levels."""
+CODE_BITS = (1, 2, 3, 4, 5)
+"""Peers round a coordinate to 2^bits levels, before noise is added."""
+ALLOWED = 1.01
+"""Largest error over the central Gaussian's, where mechanisms are compared by the bits that they send."""
 
-# Errors are told apart if they differ by more than this factor.
-_TOLD_APART = 1.005
 _SETTING = ["dimension", "num_clients", "run_epsilon"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The sizes and the budget of a run."""
+
+    dimension: int
+    num_clients: int
+    run_epsilon: float
+    rounds: int = ROUNDS
+
+
+def plan_cells(setting: Setting, code_bits: tuple[int, ...] = CODE_BITS) -> list[dict[str, Any]]:
+    """All plans that are certified in one setting, ours first."""
+    wanted = [(OURS, None), *((peer, 2**bits) for peer in PEERS for bits in code_bits)]
+    cells = [plan_cell(setting, name, levels) for name, levels in wanted]
+    return [cell for cell in cells if cell is not None]
+
+
+def plan_cell(setting: Setting, mechanism: str, levels: int | None) -> dict[str, Any] | None:
+    """The row of the certified plan of a mechanism; None if no plan is certified.
+
+    The mechanism rounds to so many levels, or chooses them.
+    """
+    target = pq.Target(setting.run_epsilon, setting.rounds, setting.num_clients, DELTA)
+    # Otherwise integer noise would choose its own number of lattice points.
+    lattice: dict[str, Any] = (
+        {} if levels is None else {"levels": levels, "max_bits": math.ceil(math.log2(levels))}
+    )
+    try:
+        plan = target.plan(
+            setting.dimension,
+            # In standard deviations of a coordinate.
+            math.sqrt(setting.dimension),
+            mechanism=mechanism,
+            aggregation=SecureSum(corrupt_fraction=0.0, dropout_fraction=0.0),
+            force=True,
+            **lattice,
+        )
+    except InfeasibleDesignError:
+        return None
+    return {
+        "dimension": setting.dimension,
+        "num_clients": setting.num_clients,
+        "run_epsilon": setting.run_epsilon,
+        "mechanism": mechanism,
+        "levels": lattice.get("levels", math.nan),
+        "bits_in_sum": plan.encoding.mechanism.sum_ring(setting.num_clients, setting.dimension).bits,
+        "spread": round(plan.encoding.clip, 3),
+        "ratio_to_central": plan.ratio_to_central or math.nan,
+        "epsilon_reached": plan.statement.epsilon,
+    }
+
+
+def _others_row(num_clients: int, run_epsilon: float, mechanism: str) -> dict[str, Any] | None:
+    return plan_cell(Setting(7850, num_clients, run_epsilon), mechanism, OTHERS[mechanism])
+
+
+def cell_rows(dimension: int, num_clients: int, run_epsilon: float) -> list[dict[str, Any]]:
+    """The rows of one setting."""
+    return plan_cells(Setting(dimension, num_clients, run_epsilon))
+
+
+def _compute_grid(dimension: int, num_clients: int) -> pd.DataFrame:
+    return compute_rows(cell_rows, [(dimension, num_clients, epsilon) for epsilon in EPSILONS])
+
+
+GRID: dict[str, Compute] = {
+    f"sums-{dimension}-{num_clients}": partial(_compute_grid, dimension, num_clients)
+    for dimension, num_clients in itertools.product(DIMENSIONS, CLIENTS)
+}
+"""By name, the functions that compute the grid: one for each number of coordinates and of clients."""
+
+PARTS: dict[str, Compute] = GRID | {
+    "sums-others": lambda: compute_rows(_others_row, itertools.product((100, 1000), EPSILONS, OTHERS)),
+}
+"""By name, the functions that compute all tables."""
 
 
 def page_numbers(read: ReadTable) -> dict[str, Any]:
@@ -51,12 +137,7 @@ def page_numbers(read: ReadTable) -> dict[str, Any]:
         "ours": cells[cells["mechanism"] == OURS],
         "in_as_many_bits": partial(best_in_as_many_bits, cells),
         "least": lambda ours, peer: next(peer_rows(cells, ours, peer).itertuples(), None),
-        "behind": settings_behind(cells),
-        "labels": LABELS,
-        "equal_errors": read("equal_error").groupby(["num_clients", "run_epsilon"]),
-        "by_rounds": read("by_rounds").pivot_table(
-            "ratio_to_central", ["dimension", "rounds"], "run_epsilon"
-        ),
+        "others": read("sums-others").groupby("mechanism", sort=False),
     }
 
 
@@ -71,16 +152,6 @@ def best_in_as_many_bits(cells: pd.DataFrame, ours: Any, peer: str) -> Any | Non
     """The cell of least error of a peer that sends no more bits than ours; None if it needs more."""
     rows = peer_rows(cells, ours, peer)
     return next(rows[rows["bits_in_sum"] <= ours.bits_in_sum].itertuples(), None)
-
-
-def settings_behind(cells: pd.DataFrame) -> list[tuple[Any, Any]]:
-    """Settings in which a peer has clearly less error in no more bits: our cell and the peer's."""
-    pairs = [
-        (ours, other)
-        for ours, peer in itertools.product(list(cells[cells["mechanism"] == OURS].itertuples()), PEERS)
-        if (other := best_in_as_many_bits(cells, ours, peer)) is not None
-    ]
-    return [pair for pair in pairs if pair[0].ratio_to_central > _TOLD_APART * pair[1].ratio_to_central]
 
 
 _STYLES = {1.0: ":", 4.0: "--", 10.0: "-"}
@@ -137,50 +208,5 @@ def _draw_legend(figure: Any) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
 
 
-# Large text, and hatches that repeat what colors say.
-_LARGE = {"font.size": 14, "hatch.linewidth": 1.4}
-_PER_CENT = round(100.0 * (ALLOWED - 1.0), 6)
-_HATCHES = ("", "//", "..", "\\\\", "xx")
-
-
-def _draw_equal_error(read: ReadTable) -> Any:
-    """Bits that a client sends for a coordinate at an equal error and epsilon: bars that begin at zero."""
-    rows = read("equal_error")
-    counts = sorted(rows["num_clients"].unique())
-    plt = import_pyplot()
-    with plt.rc_context(_LARGE):
-        figure, axes = plt.subplots(
-            1, len(counts), figsize=(5.2 * len(counts), 4.6), sharey=True, layout="constrained"
-        )
-        for axis, num_clients in zip(axes, counts, strict=True):
-            _draw_bits(axis, rows[rows["num_clients"] == num_clients])
-            axis.set_title(f"{num_clients} clients in the sum", fontsize=15)
-        # Both panels share an axis, on which bars begin at zero.
-        axes[0].set_ylim(0.0, 1.15 * rows["bits_in_sum"].max())
-        axes[0].yaxis.get_major_locator().set_params(integer=True, nbins=5)
-        axes[0].set_ylabel("bits that a client sends\nfor one coordinate")
-        handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=4)
-        figure.suptitle(
-            f"At most {_PER_CENT:g} % more error than with a trusted server, at the same ε", fontsize=16
-        )
-    return figure
-
-
-def _draw_bits(axis: Any, rows: pd.DataFrame) -> None:
-    epsilons = sorted(rows["run_epsilon"].unique())
-    width = 0.84 / len(LABELS)
-    for place, mechanism in enumerate(LABELS):
-        own = rows[rows["mechanism"] == mechanism].sort_values("run_epsilon")
-        at = [epsilons.index(value) + (place - (len(LABELS) - 1) / 2) * width for value in own["run_epsilon"]]
-        hatched = {"hatch": _HATCHES[place], "edgecolor": "white", "linewidth": 0.0}
-        color, label = color_of(mechanism), LABELS[mechanism]
-        bars = axis.bar(at, own["bits_in_sum"], width=0.94 * width, color=color, label=label, **hatched)
-        axis.bar_label(bars, padding=1, fontsize=13)
-    axis.set_xticks(range(len(epsilons)), [f"{value:g}" for value in epsilons])
-    axis.set_xlabel(f"ε for all {ROUNDS} rounds of a client, replace-one")
-    axis.grid(visible=False, axis="x")
-
-
-FIGURES = {"errors": _draw_errors, "equal-error": _draw_equal_error}
+FIGURES = {"errors": _draw_errors}
 """By name, the functions that draw the figures of the page."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,10 @@ from simulations.studies._pages import (
     page_text,
     read_table,
     round_up,
+    tune_by_twos,
     write_table,
 )
 from simulations.studies.paper import corrections
-from simulations.studies.paper.findings import Finding
 
 CALLS = Path("calls.txt")
 
@@ -57,6 +58,17 @@ def test_an_interrupted_table_goes_on_where_it_stopped(
     assert CALLS.read_text() == "1234451"
 
 
+@pytest.mark.parametrize(("peak", "tried"), [(0.1, 3), (0.05, 4), (0.2, 4), (0.025, 5), (1.6, 6), (1e-6, 6)])
+def test_tuning_goes_to_where_it_gets_no_better_within_its_budget(peak: float, tried: int) -> None:
+    def run(value: float) -> dict[str, Any]:
+        return {"value": value, "score": -abs(math.log(value / peak))}
+
+    trials = tune_by_twos(run, 0.1, 6, lambda row: float(row["score"]))
+    assert len({trial["value"] for trial in trials}) == len(trials) == tried
+    if tried < 6:
+        assert max(trials, key=lambda trial: trial["score"])["value"] == pytest.approx(peak)
+
+
 def test_tables_are_read_as_written(tmp_path: Path) -> None:
     with pytest.raises(PrivQuantError, match=r"counted\.csv is missing"):
         read_table(tmp_path, "counted")
@@ -85,7 +97,7 @@ def test_everything_a_page_points_to_is_there(study: str) -> None:
     assert {f"figures/{name}" for name in figures} <= targets
     for target in targets:
         assert (folder / target).exists(), target
-    assert figures == {path.name for path in (folder / "figures").iterdir()}
+    assert figures == {path.name for path in folder.glob("figures/*")}
     for path in (folder / "tables").iterdir():
         assert any(path.stem.startswith(part) for part in module.PARTS), path
     # Commands on a page name studies and parts that exist.
@@ -140,10 +152,9 @@ def test_the_command_computes_what_it_can_and_writes_the_page(
 
 def test_a_check_that_does_not_confirm_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(corrections, "CHECKS", {"norm": corrections.CHECKS["norm"]})
-    figures = {"largest": 1.0, "mean_l1": 1.0, "largest_l1": 1.0}
-    monkeypatch.setattr(corrections, "run_check", lambda name, count: Finding(False, figures))
-    with pytest.raises(PrivQuantError, match="norm did not confirm"):
+    measured = {"exact": 1.0, "claimed": 1.0, "broken": 0, "corrected": 0}
+    monkeypatch.setattr(corrections, "CHECKS", {"erm-privacy": lambda count: (False, measured)})
+    with pytest.raises(PrivQuantError, match="erm-privacy did not confirm"):
         corrections.compute_corrections()
 
 

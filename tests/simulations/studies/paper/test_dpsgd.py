@@ -10,11 +10,9 @@ import pytest
 
 from fl_privquant.accounting import Release, round_statement
 from fl_privquant.errors import InvalidSpecError
-from fl_privquant.plotting import save_figure
-from simulations.studies._pages import DATA_VARIABLES, MissingDataError, Tables, data_root
+from simulations.studies._pages import DATA_VARIABLES, Tables
 from simulations.studies.paper import dpsgd
 from simulations.studies.paper.dpsgd_training import train
-from simulations.studies.paper.study import FIGURES
 from tests.simulations.studies.paper.committed import READ
 from tests.simulations.test_run import write_idx
 
@@ -68,17 +66,13 @@ def test_a_budget_is_met_and_used_up() -> None:
     assert 2.98 < round_statement(Release(mechanism, 40), 1e-6).epsilon <= 3.0
 
 
-def test_a_small_version_has_every_row_and_curve(tmp_path: Path) -> None:
+def test_a_small_version_has_every_row_and_curve() -> None:
     tables = dpsgd.compute_results("dpsgd-cancer", dpsgd.cancer_problem(4))
     summary, curves = tables["dpsgd-cancer"], tables["dpsgd-cancer-curves"]
     assert summary["procedure"].value_counts().to_dict() == {"logits": 6, "whole": 6, "budget": 1}
     assert len(curves) == 13 * 50
     last = curves[curves["batches"] == 50]["mean"].to_numpy()
     assert last == pytest.approx(summary["mean"].to_numpy())
-    assert (
-        save_figure(FIGURES["dpsgd-cancer"](tables.__getitem__), tmp_path / "accuracy.png").stat().st_size
-        > 10_000
-    )
 
 
 def test_mnist_is_read_from_idx_files(tmp_path: Path) -> None:
@@ -94,12 +88,8 @@ def test_mnist_is_read_from_idx_files(tmp_path: Path) -> None:
         assert ((found.held_out >= 0.0) & (found.held_out <= 1.0)).all()
 
 
-def test_without_mnist_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(DATA_VARIABLES["mnist"], raising=False)
-    with pytest.raises(MissingDataError, match=f"--mnist DIRECTORY or set {DATA_VARIABLES['mnist']}"):
-        _ = data_root("mnist")
+def test_a_folder_without_mnist_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(DATA_VARIABLES["mnist"], str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert data_root("mnist") == str(tmp_path)
     with pytest.raises(InvalidSpecError, match="holds no train-images"):
         dpsgd.PARTS["dpsgd-mnist"]()

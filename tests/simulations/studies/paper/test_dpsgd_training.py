@@ -87,16 +87,3 @@ def test_runs_are_seeded_and_noise_costs_accuracy(procedure: str) -> None:
     clipped = train(problem, None, procedure, seed=0)
     gap = clipped.final - found.final
     assert gap.mean() > 4.0 * gap.std() / 10.0
-
-
-def test_examples_of_a_run_are_split_and_standardised(problem: Problem) -> None:
-    assert problem.order.shape == (3, 398)
-    assert problem.held_out.shape == (3, 171)
-    assert problem.dimension == 62
-    for run in range(3):
-        taken = {*problem.order[run], *problem.held_out[run]}
-        assert len(taken) == 569
-        learned = problem.x[problem.order[run]]
-        assert learned.mean(axis=0) == pytest.approx(np.zeros(30), abs=1e-5)
-        assert learned.std(axis=0) == pytest.approx(np.ones(30), abs=1e-5)
-    assert not (problem.y[problem.order[0]] == problem.y[problem.order[1]]).all()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import integrate
 
 from fl_privquant.mechanisms.vectors.base import VectorMechanism
-from fl_privquant.plotting import save_figure
 from simulations.studies.paper import vector_error
-from simulations.studies.paper.study import FIGURES
 from simulations.studies.paper.vector_error import EPSILONS, Setting, lines
 from tests.simulations.studies.paper.committed import READ
 
@@ -73,12 +69,6 @@ def test_the_bins_of_the_appendix_do_not_give_the_figure(measured: pd.DataFrame)
         assert means["RQM, bins of the appendix"] > 1.06 * means["RQM"]
 
 
-def test_the_figure_is_drawn(setting: Setting, measured: pd.DataFrame, tmp_path: Path) -> None:
-    draw = FIGURES[f"vector-{setting.name}"]
-    path = save_figure(draw(lambda name: measured), tmp_path / "error.png")
-    assert path.stat().st_size > 10_000
-
-
 def test_the_committed_tables_have_the_same_distributions(setting: Setting, measured: pd.DataFrame) -> None:
     """Same vectors and words, more of them: means agree to 6 standard errors of the fewer trials."""
     frame = READ(f"figure-vector-{setting.name}")
@@ -89,39 +79,3 @@ def test_the_committed_tables_have_the_same_distributions(setting: Setting, meas
         error = max(row.standard_error, kept["deviation"] / math.sqrt(row.trials))
         assert kept["mean"] == pytest.approx(row.mean, abs=6 * error)
         assert kept["trials"] >= 500
-
-
-def test_vectors_are_uniform_in_their_body() -> None:
-    generator = np.random.default_rng(0)
-    ball = vector_error.uniform_ball(generator, 20_000, 5)
-    radii = np.linalg.norm(ball, axis=1)
-    assert radii.max() <= 1.0
-    # |x|^5 is uniform: its mean has a standard error of 0.29 / sqrt(20000) = 0.002.
-    assert (radii**5).mean() == pytest.approx(0.5, abs=0.012)
-    assert np.abs(ball.mean(axis=0)).max() < 6 * ball.std() / np.sqrt(20_000)
-    cube = vector_error.uniform_cube(generator, 20_000, 3)
-    assert (np.abs(cube).max(), (cube**2).mean()) == (
-        pytest.approx(1.0, abs=1e-3),
-        pytest.approx(1 / 3, abs=0.01),
-    )
-
-
-def test_the_marginal_of_the_ball() -> None:
-    density = vector_error.ball_marginal(100)
-    assert density.symmetric
-    nodes, weights = density.quadrature(np.linspace(-1.0, 1.0, 9))
-    assert weights @ nodes**2 == pytest.approx(1 / 102)
-    total = integrate.quad(lambda t: (1 - t * t) ** 49.5, -1, 1)[0]
-    fourth = integrate.quad(lambda t: t**4 * (1 - t * t) ** 49.5, -1, 1)[0] / total
-    assert weights @ nodes**4 == pytest.approx(fourth)
-
-
-def test_whole_vectors_err_at_max_half_as_much_as_cldp_at_a_total_of_100() -> None:
-    """The issue's figure for 100 coordinates in the unit ball, committed: 172 bits for the codebook."""
-    frame = READ("figure-vector-l2")
-    rows = frame[frame["epsilon"] == 1.0].set_index("mechanism")
-    cldp = rows.loc["CLDP, whole vector"]
-    for label, max_bits in (("shared codebook (ours), whole vector", 200), ("PrivUnit, whole vector", 3200)):
-        assert rows.loc[label, "mean"] <= 0.5 * cldp["mean"]
-        assert rows.loc[label, "bits"] <= max_bits
-        assert rows.loc[label, "vector_epsilon"] <= 100.0

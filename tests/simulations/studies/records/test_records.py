@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import Any
-
-import pytest
 
 from simulations.studies.__main__ import study_folder
 from simulations.studies._pages import read_table
@@ -15,20 +11,6 @@ from simulations.studies.records import training as runs
 
 READ = partial(read_table, study_folder("records"))
 TABLES = ("ten-silos", "opacus")
-
-
-@pytest.mark.parametrize(("peak", "tried"), [(0.5, 3), (2.0, 5), (1e-6, 6)])
-def test_every_way_is_tuned_on_its_own_seed_within_one_budget(
-    peak: float, tried: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(_: Any, way: str, epsilon: float, seed: int, learning_rate: float) -> dict[str, Any]:
-        assert seed == runs.TUNING_SEED
-        return {"way": way, "learning_rate": learning_rate, "accuracy": -abs(math.log(learning_rate / peak))}
-
-    monkeypatch.setattr(study, "compute_once", run)
-    trials = study.tune_rate(runs.OPACUS, 1.0)
-    assert len(trials) == tried <= runs.MAX_TRIALS
-    assert runs.TUNING_SEED not in runs.SEEDS
 
 
 def test_the_runs_have_the_best_learning_rate_of_the_trials() -> None:
