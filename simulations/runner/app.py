@@ -66,8 +66,9 @@ class SeldomCheckpoints(CheckpointStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and save before the messages are sent if every release is saved."""
-        saving = super() if self._seconds == 0.0 else super(CheckpointStrategy, self)
-        return saving.configure_train(server_round, arrays, config, grid)
+        if self._seconds == 0.0:
+            return super().configure_train(server_round, arrays, config, grid)
+        return super(CheckpointStrategy, self).configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Delegate, and save if the last time is long enough ago."""

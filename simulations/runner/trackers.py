@@ -28,7 +28,7 @@ class TensorBoardTracker(Tracker):
     def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory.path / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(directory.path / "tensorboard"))
 
     def log(self, row: dict[str, Any]) -> None:
         for name, value in _select_numbers(row).items():

@@ -17,8 +17,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from hydra_plugins.fl_privquant_sweeper import swept_values
 from simulations.run import execute
-from simulations.runner.callback import swept_values
 from simulations.runner.config import CONF, RunConfig
 from simulations.runner.results import RunDirectory
 from simulations.studies._pages import CACHE
