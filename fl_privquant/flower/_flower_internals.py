@@ -206,6 +206,7 @@ def unchecked_record(kind: type[_Record], values: dict[str, Any]) -> _Record:
 
     The dict becomes the record's own.
 
+    >>> from flwr.app import ConfigRecord
     >>> unchecked_record(ConfigRecord, {"rate": 0.5}) == ConfigRecord({"rate": 0.5})
     True
     """

@@ -37,7 +37,8 @@ def print_summary(
             table = results_table(study, setting)
             columns = [Column("mechanism", lambda row: _colored(row["mechanism"]), words=True)]
             columns += [Column(name, itemgetter(name)) for name in table.columns[1:]]
-            print_table(console, columns, table.to_dict("records"), setting)
+            title = setting or str(study.constant.get("panel", ""))
+            print_table(console, columns, table.to_dict("records"), title)
             caption = results_caption(study, setting)
             if caption not in captions:
                 console.print(Text(caption, style="dim"), highlight=False)

@@ -152,7 +152,7 @@ class CanaryScores:
         self.opened, self.local, self.present = state["opened"], state["local"], state["present"]
 
     def report(self, statements: Sequence[PrivacyStatement]) -> list[dict[str, Any]]:
-        """For each statement of a finite ε, what the attack found; or why there is none."""
+        """For each statement of a finite ε, what the attack bound; or why there is none."""
         return [self._attack(stated) for stated in statements if np.isfinite(stated.epsilon)]
 
     def _attack(self, stated: PrivacyStatement) -> dict[str, Any]:
@@ -165,18 +165,18 @@ class CanaryScores:
             mechanism = self._last.encoding.mechanism
             rng = RandomStream.seeded(self._config.seed, purpose="audit")
             low, high = (mechanism.encode(np.full(_COORDINATE_DRAWS, end), rng=rng) for end in (-1.0, 1.0))
-            found: Any = bound_of_outputs(low, high, stated)
-            result |= {"estimate": found.lower, "upper": None, "canaries": 2 * _COORDINATE_DRAWS}
+            bound: Any = bound_of_outputs(low, high, stated)
+            result |= {"estimate": bound.lower, "upper": None, "canaries": 2 * _COORDINATE_DRAWS}
             result["method"] = "codes of one coordinate"
         else:
             chosen, scores = self._scores(stated)
             coins, num_terms = self._task.canaries.coins[chosen], self._num_terms(stated)
-            found = audit_scores(scores, coins, stated, num_terms=num_terms)
-            upper = found.upper if np.isfinite(found.upper) else None
-            result |= {"estimate": found.estimate, "upper": upper, "canaries": found.num_canaries}
-            result["method"] = found.method
-        same = {key: getattr(found, key) for key in ("lower", "confidence", "refuted")}
-        return result | same | {"text": str(found)}
+            bound = audit_scores(scores, coins, stated, num_terms=num_terms)
+            upper = bound.upper if np.isfinite(bound.upper) else None
+            result |= {"estimate": bound.estimate, "upper": upper, "canaries": bound.num_canaries}
+            result["method"] = bound.method
+        same = {key: getattr(bound, key) for key in ("lower", "confidence", "refuted")}
+        return result | same | {"text": str(bound)}
 
     def _cannot_attack(self, stated: PrivacyStatement) -> str:
         """Why a statement is not attacked; empty if it is."""

@@ -11,13 +11,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from fl_privquant.errors import InvalidSpecError, one_line
 
 UNKNOWN_METRICS = "metrics with names that cannot be read here"
 """Stands for the keys of a record whose content is computed."""
 _LEGACY_SUMS = {"SecAggPlusWorkflow", "SecAggWorkflow", "secaggplus_mod", "secagg_mod"}
 # Functions that draw floats for noise, by the module whose generator they use.
-_NUMPY_DRAWS = {"randn", "normal", "laplace", "exponential", "standard_normal", "multivariate_normal"}
+_NUMPY_FUNCTIONS = (
+    *(np.random.Generator.normal, np.random.Generator.laplace, np.random.Generator.exponential),
+    *(np.random.Generator.standard_normal, np.random.Generator.multivariate_normal),
+)
+_NUMPY_DRAWS = {"randn", *(function.__name__ for function in _NUMPY_FUNCTIONS)}
 _DRAWS = {
     "numpy.random": _NUMPY_DRAWS,
     "torch": {"normal", "randn", "randn_like"},

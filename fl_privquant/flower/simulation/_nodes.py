@@ -86,7 +86,9 @@ class Nodes:
         """The places of messages, in groups: a cohort that is sent one content, or all messages of a node."""
         nodes = [receiver_of(message) for message, _ in sent]
         known = all(node in self.ids for node in nodes)
-        alone = not known or len(set(nodes)) < len(nodes) or not all(is_training(each) for each, _ in sent)
+        alone = (
+            not known or len(set(nodes)) < len(nodes) or not all(is_training(message) for message, _ in sent)
+        )
         if alone or not isinstance(self._client_app, CohortApp):
             yield from group_by_node([message for message, _ in sent])
             return

@@ -182,8 +182,8 @@ def _largest_divergences(trials: int, theta: float, num_clients: int, orders: tu
     earlier: deque[_Sum] = deque(maxlen=trials)
     for later in _all_sums(num_clients * trials, theta, log_cut):
         if len(earlier) == trials:
-            found = [_divergence(later, earlier[0], loss, order, log_cut) for order in orders]
-            worst = np.maximum(worst, found)
+            divergences = [_divergence(later, earlier[0], loss, order, log_cut) for order in orders]
+            worst = np.maximum(worst, divergences)
         earlier.append(later)
     return worst
 

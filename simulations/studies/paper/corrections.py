@@ -166,8 +166,8 @@ CHECKS: dict[str, Callable[[int], Finding]] = {
 def _row(name: str, configurations: int) -> dict[str, Any]:
     words = WORDS[name]
     confirmed, measured = CHECKS[name](configurations)
-    found = words["finding"] % {**measured, "configurations": configurations}
-    told = {"where": words["where"], "claim": words["claim"], "finding": found, "verdict": words["verdict"]}
+    finding = words["finding"] % {**measured, "configurations": configurations}
+    told = {"where": words["where"], "claim": words["claim"], "finding": finding, "verdict": words["verdict"]}
     return {"check": name, **told, "confirmed": confirmed}
 
 
