@@ -152,7 +152,7 @@ class CanaryScores:
         self.opened, self.local, self.present = state["opened"], state["local"], state["present"]
 
     def report(self, statements: Sequence[PrivacyStatement]) -> list[dict[str, Any]]:
-        """For each statement of a finite ε, what the attack bound; or why there is none."""
+        """For each statement of a finite ε, what the attack found; or why there is none."""
         return [self._attack(stated) for stated in statements if np.isfinite(stated.epsilon)]
 
     def _attack(self, stated: PrivacyStatement) -> dict[str, Any]:
