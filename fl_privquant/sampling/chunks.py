@@ -120,10 +120,13 @@ def encode_in_chunks(
     out = np.empty(source.shape, dtype=_float_type(source.dtype) if dtype is None else dtype)
     codes = out.reshape(-1)
 
-    buffer = np.empty(min(_CHUNK, source.size) if words_per_input else 0, dtype=np.uint64)
+    # Whole rows, as far as they fit: each may be a client's, whose stream is then set up only once.
+    row = source.shape[-1] if source.shape else 1
+    length = _CHUNK // row * row if 0 < row <= _CHUNK else _CHUNK
+    buffer = np.empty(min(length, source.size) if words_per_input else 0, dtype=np.uint64)
     not_finite = 0
-    for start in range(0, source.size, _CHUNK):
-        stop = min(start + _CHUNK, source.size)
+    for start in range(0, source.size, length):
+        stop = min(start + length, source.size)
         words = buffer[: stop - start]
         first = first_word + start
         randomness.fill(words, first)
