@@ -172,6 +172,7 @@ def error_row(bits: int, fraction: float) -> dict[str, Any]:
     if not isinstance(mechanism, CorrelatedGaussianMechanism) or plan.central_error is None:
         raise TypeError("the plan has no correlated noise")
     generator, zeros = np.random.default_rng([bits, 1]), np.zeros(_MEASURED_COORDINATES)
+    stream = pq.RandomStream.seeded(bits)
     left = COHORT - sums.num_lost(COHORT)
     model, squares = zeros.copy(), []
     # By receiver, what was handed over to it.
@@ -182,7 +183,7 @@ def error_row(bits: int, fraction: float) -> dict[str, Any]:
         total = np.zeros(_MEASURED_COORDINATES, np.int64)
         for client, seed in zip(survivors, own, strict=True):
             encoder = mechanism.with_seeds(NoiseSeeds(seed, handed.get(client)))
-            total += encoder.to_codes(encoder.encode(zeros, clip))
+            total += encoder.to_codes(encoder.encode(zeros, clip, rng=stream))
         lost = [seed for client, seed in handed.items() if client not in survivors]
         opened = [seed for seed in lost if generator.random() >= fraction]
         model += mechanism.decode_sum(mechanism.take_off(total, opened), left, clip)

@@ -225,11 +225,7 @@ def _make_strategy(setting: Setting, plan: Plan | None, correlation: float) -> S
     sampling = pq.CohortSampling(APART, seed=setting.seed, clients=COHORT)
     if plan is not None:
         return PrivQuantStrategy(
-            averaging,
-            plan,
-            sampling=sampling,
-            rotation_seed=setting.seed,
-            simulated=True,
+            averaging, plan, sampling=sampling, rotation_seed=setting.seed, simulated=True
         )
     if setting.noise.server == "open":
         return PrivQuantStrategy(

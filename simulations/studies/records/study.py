@@ -102,7 +102,7 @@ PARTS: dict[str, Compute] = {
 def _draw_accuracy(read: ReadTable) -> Any:
     """Accuracy against the epsilon of a record: a line for each way that protects records, or nobody."""
     figure, axis = import_pyplot().subplots(figsize=(7.0, 4.0), layout="constrained")
-    for way, rows in _all_ways(read).groupby("way", sort=False):
+    for way, rows in join_tables(read, ("ten-silos", "opacus")).groupby("way", sort=False):
         means = 100.0 * rows.groupby("epsilon")["accuracy"].mean()
         if way == runs.NO_PRIVACY:
             axis.axhline(means.iloc[0], color="gray", label=way)
@@ -126,13 +126,9 @@ FIGURES = {"accuracy": _draw_accuracy}
 """By name, the functions that draw the figures of the page."""
 
 
-def _all_ways(read: ReadTable) -> pd.DataFrame:
-    return join_tables(read, ("ten-silos", "opacus"))
-
-
 def page_numbers(read: ReadTable) -> dict[str, Any]:
     """What the page names besides the tables."""
-    table = _all_ways(read)
+    table = join_tables(read, ("ten-silos", "opacus"))
     lines = [_summarize(rows) for _, rows in table.groupby(["way", "epsilon"], sort=False)]
     cnn = read("records-cnn")
     return {
