@@ -81,7 +81,7 @@ def print_statements(
     stated, other = levels[-1].relation, beside[-1].relation
     columns = (
         Column("what is protected", lambda pair: _protected(pair[0]), words=True),
-        Column("who looks on", lambda pair: _seen(pair[0]), words=True),
+        Column("adversary sees", lambda pair: _seen(pair[0]), words=True),
         Column(stated.value, lambda pair: pair[0].epsilon_cell, f"ε, {stated.words}"),
         Column(other.value, lambda pair: pair[1].epsilon_cell, f"ε, {other.words}"),
         Column("δ", lambda pair: pair[0].delta_cell),

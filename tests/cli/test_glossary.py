@@ -98,7 +98,7 @@ def test_the_glossary_has_every_method_that_statements_name() -> None:
 
 def test_the_glossary_has_every_heading_of_the_commands() -> None:
     named = headings()
-    assert {"counted by", "who looks on", "error ÷ central", "max code", "ε"} <= named
+    assert {"counted by", "adversary sees", "error ÷ central", "max code", "ε"} <= named
     assert sorted(heading for heading in named if not in_glossary(heading)) == []
 
 
