@@ -1,14 +1,14 @@
 """Where the paper's theorems need correcting: one check for each, by algebra on exact distributions.
 
 Symbols of the paper: c = 1, B_i bins, m their number, Δ ``margin``, γ ``gamma``, q_n(i) ``selection[n - 1][i
-- 1]``.
+- 1]``, ζ_n the expected distance of the bin selected among n from the nearest.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from fl_privquant._array_types import Floats
 from fl_privquant.distributions.output_distribution import OutputDistribution
 from fl_privquant.errors import InfeasibleDesignError, PrivQuantError
 from fl_privquant.mechanisms.tables.erm import erm_distribution
-from fl_privquant.optimize.optm.bin_selection import Selections
+from fl_privquant.mechanisms.tables.rqm import rqm_distribution
+from fl_privquant.optimize.optm.bin_selection import Selections, intervals
 from simulations.studies._pages import Compute, compute_rows
 from simulations.studies.paper import dpsgd, scalar, vector_error
 
 WORDS: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("checks.yaml")))
 """The texts of each check, by its name."""
 
-Finding = tuple[bool, dict[str, float]]
+Finding = tuple[bool, Mapping[str, float]]
 """Whether a check confirms the correction, and the figures behind that."""
 
 # Random cases in each check.
@@ -65,6 +66,61 @@ def erm_privacy(configurations: int) -> Finding:
     return exact > measured["claimed"] and broken > 0 and corrected == configurations, measured
 
 
+def erm_error(configurations: int) -> Finding:
+    """Theorem erm_error: both sides of the input are alike, and the bound says less than the bins do."""
+    held = vacuous = 0
+    for levels, margin, gamma in _erm_configurations(configurations):
+        bins = _uniform_bins(levels, margin)
+        worst = erm_distribution(bins, gamma).error_at(np.linspace(-1.0, 1.0, 401)).max()
+        bound = 4.0 / gamma * math.log(levels) * (1.0 + margin) + 2.0 * (1.0 + margin) / (levels - 1)
+        held += worst <= bound
+        # Whatever is selected, E|M(x) - x| <= (B_r - B_l) / 2 <= c + Δ.
+        vacuous += bound >= 1.0 + margin
+    needed = min(4.0 * math.log(m) / (1.0 - 2.0 / (m - 1)) for m in range(4, 1000))
+    # One distribution, counted from either end, selects both bins: E(B_j - B_l) = E(B_r - B_{j+1}).
+    bins, gamma = _uniform_bins(8, 1.0), 0.7
+    left, right = (_selected_distances(bins, gamma, from_right) for from_right in (False, True))
+    asymmetry = float(np.abs(left - right).max())
+    measured = {"held": held, "vacuous": vacuous, "needed_gamma": needed, "asymmetry": asymmetry}
+    return held == configurations and vacuous == configurations and asymmetry < 1e-12, measured
+
+
+def uniform_bound(configurations: int) -> Finding:
+    """Theorem uniform: the printed expression, and the bound that its proof gives."""
+    broken = held = 0
+    for levels, margin, gamma in _erm_configurations(configurations, max_gamma=60.0):
+        bins = _uniform_bins(levels, margin)
+        distances = _selected_distances(bins, gamma, False)
+        printed = bound = 0.0
+        for piece in intervals(bins):
+            length, split = piece.end - piece.start, piece.split
+            both = distances[split - 1] + distances[levels - split - 1]
+            printed += length * both
+            bound += length * (both + bins[split] - bins[split - 1]) / 4.0
+        error = erm_distribution(bins, gamma).mae()
+        broken += printed < error
+        held += error <= bound * (1.0 + _ROUNDING)
+    measured = {"broken": broken, "held": held}
+    return broken > 0 and held == configurations, measured
+
+
+def maximum_set(configurations: int) -> Finding:
+    """Lemma pr_set: whether the largest probability of an outer output is in the printed set."""
+    missed_above = missed_below = mended = 0
+    for bins, selection in _random_selections(configurations):
+        distribution = Selections(bins).mirror(selection)
+        largest = distribution.rows.max(axis=0) - _ROUNDING
+        # Pieces start at -c and at the bins inside, where p is continuous from the right.
+        at_bins, at_limits = distribution.start_rows[1:].max(axis=0), distribution.end_rows[:-1].max(axis=0)
+        above = np.maximum(at_bins, distribution.end_rows[-1])
+        below = np.maximum(at_bins, distribution.start_rows[0])
+        missed_above += bool(np.any((largest > above)[bins > 1.0]))
+        missed_below += bool(np.any((largest > below)[bins < -1.0]))
+        mended += not np.any((largest > np.maximum(above, at_limits))[bins > 1.0])
+    measured = {"missed_above": missed_above, "missed_below": missed_below, "mended": mended}
+    return missed_above > 0 and missed_below == 0 and mended == configurations, measured
+
+
 def constraint1_pairs(configurations: int) -> Finding:
     """Theorem constraint1: the epsilon that its printed rows allow, against the exact one."""
     bins = np.array([-3.0, -2.0, -0.5, 0.5, 2.0, 3.0])
@@ -99,17 +155,42 @@ def constraint2_feasible(configurations: int) -> Finding:
     return least > 0.5 and refused == len(printed) and free < weak, measured
 
 
+def jumps(configurations: int) -> Finding:
+    """Whether distributions jump at bins, as the text says of p(x, i) in general."""
+    worst = 0.0
+    generator = np.random.default_rng(4)
+    for levels, margin, _ in _erm_configurations(configurations):
+        worst = max(
+            worst,
+            _largest_jump(rqm_distribution(_uniform_bins(levels, margin), generator.uniform(0.05, 0.95))),
+        )
+    erm = _largest_jump(erm_distribution(np.array([-2.7, -0.4, 0.4, 2.7]), 0.043))
+    measured = {"rqm": worst, "erm": erm}
+    return worst < 1e-12 and erm > 0.05, measured
+
+
 def _uniform_bins(levels: int, margin: float) -> Floats:
     return np.linspace(-1.0 - margin, 1.0 + margin, levels)
 
 
-def _erm_configurations(count: int) -> Iterator[tuple[int, float, float]]:
+def _erm_configurations(count: int, max_gamma: float = 5.0) -> Iterator[tuple[int, float, float]]:
     """Random numbers of bins from 4, margins and gammas, the last two on a logarithmic scale."""
     generator = np.random.default_rng(1)
     for _ in range(count):
         levels = int(generator.integers(4, 17))
         margin = float(np.exp(generator.uniform(math.log(0.01), math.log(3.0))))
-        yield levels, margin, float(np.exp(generator.uniform(math.log(0.02), math.log(5.0))))
+        yield levels, margin, float(np.exp(generator.uniform(math.log(0.02), math.log(max_gamma))))
+
+
+def _selected_distances(bins: Floats, gamma: float, from_right: bool) -> Floats:
+    """ζ_1 to ζ_{m-1}: how far the bin that ERM selects among n lies from the nearest, on average."""
+    ordered = -bins[::-1] if from_right else bins
+    distances = []
+    for n in range(1, bins.size):
+        distance = ordered[n - 1] - ordered[:n]
+        weights = np.exp(-gamma * distance / (2.0 * max(distance[0], 1e-300)))
+        distances.append(float(weights @ distance / weights.sum()))
+    return np.array(distances)
 
 
 def _random_selections(count: int) -> Iterator[tuple[Floats, list[Floats]]]:
@@ -155,10 +236,22 @@ def _constraint1_epsilon(bins: Floats, distribution: OutputDistribution, all_pai
     return worst
 
 
+def _largest_jump(distribution: OutputDistribution) -> float:
+    return (
+        float(np.abs(distribution.start_rows[1:] - distribution.end_rows[:-1]).max())
+        if distribution.starts.size > 1
+        else 0.0
+    )
+
+
 CHECKS: dict[str, Callable[[int], Finding]] = {
     "erm-privacy": erm_privacy,
+    "erm-error": erm_error,
+    "uniform-bound": uniform_bound,
+    "maximum-set": maximum_set,
     "constraint1-pairs": constraint1_pairs,
     "constraint2-feasible": constraint2_feasible,
+    "jumps": jumps,
 }
 """By name, the functions that check a theorem in so many random cases."""
 
