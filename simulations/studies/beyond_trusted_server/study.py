@@ -72,7 +72,7 @@ def _replace_one_epsilon(zero_out: float) -> float:
 COMPARISONS = {
     "correlated-mnist": Comparison("MNIST, softmax regression", "mnist"),
     "correlated-mnist-zero_out": Comparison(
-        "MNIST, softmax regression, ε of 1, 2, 4 and 8 by zero-out",
+        "MNIST, softmax regression, targets by zero-out",
         "mnist",
         epsilons=tuple(map(_replace_one_epsilon, (1.0, 2.0, 4.0, 8.0))),
     ),
