@@ -25,7 +25,7 @@ test: lint suite
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check fl_privquant simulations tests docs
+	$(BIN)/ruff format --check fl_privquant hydra_plugins simulations tests docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
