@@ -8,7 +8,7 @@ import importlib
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
@@ -115,18 +115,15 @@ def load_app(app: Any, kind: type[_App]) -> _App:
     return app
 
 
-# How many new objects it takes for a collection; Python's default is 700, the objects of some 50 messages.
-_COLLECT_AFTER: Final = 10_000
-
 _frozen_by: str | None = None
 
 
 @contextlib.contextmanager
 def freeze_objects() -> Iterator[None]:
-    """Exclude all objects that exist now from garbage collection, and collect less often, while a run lasts.
+    """Exclude all objects that exist now from garbage collection, while a run lasts.
 
     Libraries such as torch have hundreds of thousands of them, and a run of many messages would have the
-    collector look at all of them again and again. Messages have no cycles: a collection finds little in them.
+    collector look at all of them again and again.
     """
     global _frozen_by
     if _frozen_by is None and gc.get_freeze_count():
@@ -138,13 +135,9 @@ def freeze_objects() -> Iterator[None]:
         return
     gc.freeze()
     _frozen_by = "a run"
-    thresholds = gc.get_threshold()
-    # A threshold of 0 means that nothing is collected.
-    gc.set_threshold(thresholds[0] and max(thresholds[0], _COLLECT_AFTER), *thresholds[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
         gc.unfreeze()
         _frozen_by = None
 
